@@ -45,7 +45,7 @@ def describe(result: PretrainResult) -> str:
         + (f", resumed at {result.resumed_from:,}" if result.resumed_from else ""),
         f"held-out {scores('')}",
         *(f"on {other}: held-out {scores(f'@{other}')}" for other in others),
-        *([result.probe.describe()] if result.probe else []),
+        *([f"before training, {result.probe.describe()}"] if result.probe else []),
         *result.notices,
         f"checkpoint {result.checkpoint}"
         + (f", best checkpoint {result.best_checkpoint.name}" if result.best_checkpoint else ""),

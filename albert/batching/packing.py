@@ -161,13 +161,12 @@ def mask_batch(
     *,
     seed: int,
     word_starts: np.ndarray | None = None,
-    instance_ids: np.ndarray | None = None,
 ) -> Batch:
-    """A batch with masks drawn for it. By default every token is a word of its own, and a sequence's draw
-    depends on its place in the batch; `word_starts` [T] and `instance_ids` [S] say otherwise.
+    """A batch with masks drawn for it; by default every token is a word of its own, else those of
+    `word_starts` [T] begin one.
     """
     starts = np.ones(batch.tokens, dtype=bool) if word_starts is None else word_starts
-    keys = np.arange(batch.sequences, dtype=np.uint64) if instance_ids is None else instance_ids
+    keys = np.arange(batch.sequences, dtype=np.uint64)
     packed = batch.input_ids.numpy(), starts, batch.cu_seqlens.numpy(), keys
     drawn = draw_masks(*packed, mask_vocabulary(tokenizer), rule or MaskRule(), seed=seed, epoch=0)
     index, labels, put = map(torch.from_numpy, drawn[:3])

@@ -88,15 +88,13 @@ def _cloze(model: PretrainingModel, tokenizer: Tokenizer, cloze: Sequence[Cloze]
     masked = list(_masked(cloze, tokenizer, model.config.max_position_embeddings))
     right = 0
     for begin in range(0, len(masked), _CLOZE_BATCH):
-        part = masked[begin : begin + _CLOZE_BATCH]
-        batch = pack([ids for ids, _, _ in part]).to(device)
-        starts = batch.cu_seqlens.tolist()
-        places = np.concatenate([at + start for (_, at, _), start in zip(part, starts, strict=False)])
-        hidden = model.encoder(batch)[torch.from_numpy(places).to(device)]
+        sequences, places, gold = zip(*masked[begin : begin + _CLOZE_BATCH], strict=True)
+        batch = pack(sequences).to(device)
+        at = np.concatenate(list(map(np.add, places, batch.cu_seqlens.tolist())))
+        hidden = model.encoder(batch)[torch.from_numpy(at).to(device)]
         predicted = model.mlm_logits(hidden).argmax(-1).cpu().numpy()
-        ends = np.cumsum([len(at) for _, at, _ in part])[:-1]
-        words = zip(np.split(predicted, ends), part, strict=True)
-        right += sum(bool((tokens == gold).all()) for tokens, (_, _, gold) in words)
+        words = np.split(predicted, np.cumsum([len(tokens) for tokens in gold])[:-1])
+        right += sum(map(np.array_equal, words, gold))
     return right, len(masked)
 
 

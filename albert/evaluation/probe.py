@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from albert.batching import mask_batch
 from albert.model import Batch, PretrainingModel, pack
 from data.errors import InputError
-from data.instances import MaskRule, build_instances, find_objective, tokenize_documents
+from data.instances import MaskRule
 from data.tokenization import Tokenizer
 
 # whole words, 15% of the tokens, whatever the objective of the training
@@ -46,11 +46,12 @@ class Probe:
         return self.masked_tokens >= FEWEST_TOKENS and self.mlm_loss > SUSPICIOUS_SHARE * self.uniform_loss
 
     def describe(self) -> str:
-        """One line for a log."""
+        """One line for a log or a report."""
         line = (
-            f"probe: MLM loss {self.mlm_loss:.2f} (ln V is {self.uniform_loss:.2f}), accuracy "
-            f"{self.mlm_accuracy:.3f} on {self.masked_tokens:,} tokens of masked words in "
-            f"{self.sentences:,} sequence{'s' if self.sentences > 1 else ''}"
+            f"the checkpoint predicted masked whole words with a loss of {self.mlm_loss:.2f} (a model that "
+            f"knows nothing has ln V = {self.uniform_loss:.2f}) and an accuracy of "
+            f"{100 * self.mlm_accuracy:.1f}%, on {self.masked_tokens:,} tokens in {self.sentences:,} "
+            f"sequence{'s' if self.sentences > 1 else ''}"
         )
         return line if self.masked_tokens >= FEWEST_TOKENS else f"{line}, too few to judge by"
 
@@ -108,42 +109,23 @@ def probe_model(model: PretrainingModel, batches: Iterable[Batch]) -> Probe:
 def probe_sentences(
     model: PretrainingModel, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]
 ) -> Probe:
-    """Measure sentences given as words. Raises InputError if nothing in them can be masked."""
+    """Measure sentences given as words, long ones in parts. Raises InputError if there is nothing to mask."""
     longest = model.config.max_position_embeddings - 2
-    batches = [
-        batch
-        for begin in range(0, len(sentences), _BATCH_SENTENCES)
-        if (batch := _masked(tokenizer, sentences[begin : begin + _BATCH_SENTENCES], longest, begin))
-    ]
-    if not batches:
+    sequences, starts = [], []
+    for words in sentences:
+        ids, places = tokenizer.encode("".join(words))
+        is_first = np.isin(places, np.cumsum([0, *map(len, words)]))
+        is_first[::longest] = True
+        for begin in range(0, len(ids), longest):
+            part = slice(begin, begin + longest)
+            sequences.append([tokenizer.cls_id, *ids[part].tolist(), tokenizer.sep_id])
+            starts.append(np.pad(is_first[part], 1, constant_values=True))
+    if not sequences:
         raise InputError("no word to mask in the text to probe with: give it a few sentences")
+    batches = []
+    for begin in range(0, len(sequences), _BATCH_SENTENCES):
+        part = slice(begin, begin + _BATCH_SENTENCES)
+        word_starts = np.concatenate(starts[part])
+        batch = pack(sequences[part])
+        batches.append(mask_batch(batch, tokenizer, PROBE_RULE, seed=begin, word_starts=word_starts))
     return probe_model(model, batches)
-
-
-def _masked(
-    tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], longest: int, first: int
-) -> Batch | None:
-    """A masked batch with each sentence by itself, long ones in parts; None without a token."""
-    words = [word for sentence in sentences for word in (*sentence, "\n")]
-    documents = tokenize_documents(
-        [f"{number:016x}" for number in range(first, first + len(sentences))],
-        "".join(words),
-        np.array([len(word) for word in words], dtype=np.int64),
-        np.ones(len(sentences), dtype=np.int64),
-        tokenizer,
-        longest - 1,
-    )
-    made = build_instances(
-        documents, tokenizer, find_objective("albert"), max_seq_length=longest + 2, sop=False
-    )
-    if not len(made):
-        return None
-    sequences = [ids.tolist() for ids in np.split(made.input_ids, made.cu_seqlens[1:-1])]
-    return mask_batch(
-        pack(sequences),
-        tokenizer,
-        PROBE_RULE,
-        seed=0,
-        word_starts=made.word_starts,
-        instance_ids=made.instance_ids,
-    )

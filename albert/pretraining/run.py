@@ -297,7 +297,7 @@ class _Run:
             if self.report is not None:
                 own = trainer.streams[""]
                 start = probe_model(trainer.model, own.probe_batches(PROBE_RULE, PROBE_SENTENCES))
-                self.log.say(start.describe())
+                self.log.say(f"before training, {start.describe()}")
                 start.check()
                 known |= start.to_record()
             self._evaluate(known)

@@ -13,12 +13,11 @@ from albert.checkpoints import PADDING_OF_TABLES, save_model
 from albert.evaluation import Cloze, HeldOut, measure_intrinsic
 from albert.evaluation.held_out import flip_segments
 from albert.evaluation.intrinsic import HELD_OUT_TOKENS
-from albert.finetuning import FineTuneSettings, measure_cost
+from albert.finetuning import measure_cost
 from albert.model import IGNORED, measure_sizes
-from albert.tasks import Task
 from data.tokenization import WordPieceTokenizer
-from tests.albert.finetuning.examples import prepared, table
-from tests.conftest import copied, sample_texts, save_small_model, small_model
+from tests.albert.finetuning.examples import prepared, settings_of, table
+from tests.conftest import sample_texts, save_small_model, small_model
 from tests.corpora import make_corpus
 
 SHARE = 0.3
@@ -56,7 +55,7 @@ def candidate(tokenizer, tmp_path):
     """A model with dropout, on eight texts of one to eight characters."""
     folder = save_small_model(tmp_path / "m", tokenizer, hidden_dropout_prob=0.5)
     path = table(tmp_path / "t.tsv", "text label", [("茶" * n, n % 2) for n in range(1, 9)])
-    return prepared(FineTuneSettings(task=Task(name="t"), train=path, dev=copied(path), models=(folder,)))
+    return prepared(settings_of("t", path, folder))
 
 
 def test_cost_is_that_of_the_model_with_its_head(candidate):
