@@ -6,6 +6,8 @@ from .content import report_schema as report_schema
 from .corpus import CorpusFacts as CorpusFacts
 from .corpus import FunnelRow as FunnelRow
 from .corpus import SampleInstance as SampleInstance
+from .evaluation import protocol as protocol
+from .evaluation import scores_table as scores_table
 from .fonts import use_chinese_fonts as use_chinese_fonts
 from .page import main_tables as main_tables
 from .page import read_report as read_report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -37,6 +37,7 @@ _FINE_TUNED_LIMITS = (
     "Scores are of texts like the labelled ones; they say nothing about texts of another kind or time.",
     _LIMITS[-1],
 )
+_Own = tuple[Mapping[str, object], Sequence[str], Sequence[str]]  # a kind's header, parts and limits
 
 
 def write_card(
@@ -63,29 +64,47 @@ def write_card(
     if (folder / CARD_FILE).exists():
         raise InputError(f"{folder / CARD_FILE} is already there: remove it for a new card")
     if (folder / TASK_FILE).is_file():
-        card = _fine_tuned_card(records, read_fine_tuned(folder), read.config, licence)
+        header, parts, limits = _of_fine_tuning(records, read_fine_tuned(folder), read.config)
     else:
-        card = model_card(records, licence=licence, source_licences=licences)
-    write_text(folder / CARD_FILE, card)
+        header, parts, limits = _of_pretraining(records, licences)
+    write_text(folder / CARD_FILE, _card(records, {**header, "license": licence}, parts, limits))
     return folder / CARD_FILE
 
 
-def model_card(report: Report, *, licence: str | None, source_licences: Mapping[str, str]) -> str:
-    """The card as Markdown under a header in YAML. Raises InputError for a report without a pretraining."""
+def _of_pretraining(report: Report, licences: Mapping[str, str]) -> _Own:
     result = report.pretraining
     if result is None:
         raise InputError(f"the report {report.title!r} is of no pretraining: choose one that is")
+    settings = flat(report.settings.get("pretraining", {}))
+    start = settings.get("init", "")
     header = {
         "library_name": "transformers",
         "pipeline_tag": "fill-mask",
         "tags": ["jixu", "continued-pretraining" if result.probe else "pretraining"],
+        "base_model": _on_hub(start),
     }
-    init = str(report.settings.get("pretraining", {}).get("init", ""))
-    parts = _pretraining_parts(report, result, source_licences)
-    return _card(report, parts, (*result.notices, *_LIMITS), init, licence, header)
+    if is_checkpoint := "/" in start:
+        settings["init"] = "/".join(Path(start).parts[-2:])
+    hidden = {"run_folder", "never_trained_share", *({"init_weights"} if is_checkpoint else ())}
+    recipe = {
+        name: value
+        for name, value in settings.items()
+        if value and name not in hidden and not value.startswith(("/", "["))
+    }
+    forgotten = held_out_table(result).to_markdown()
+    if len(held_out_corpora(result.history)) < 2:
+        forgotten += "\nNo other corpus was mixed in, so what the model forgot was not measured."
+    parts = (
+        "## Training text\n\n" + _corpora(report.corpora, licences).to_markdown(),
+        "## Recipe\n\n" + pairs_table(("Setting", "value"), recipe).to_markdown(),
+        run_table(result).to_markdown(),
+        "## Loss\n\n" + _curve(result).to_markdown(),
+        "## Before and after, and forgetting\n\n" + forgotten,
+    )
+    return header, parts, (*result.notices, *_LIMITS)
 
 
-def _fine_tuned_card(report: Report, record: FineTuned, config: AlbertConfig, licence: str | None) -> str:
+def _of_fine_tuning(report: Report, record: FineTuned, config: AlbertConfig) -> _Own:
     if not report.evaluations:
         raise InputError(f"the report {report.title!r} is of no fine-tuning: choose one that is")
     compared = [model for comparison in report.evaluations for model in comparison.models]
@@ -99,6 +118,7 @@ def _fine_tuned_card(report: Report, record: FineTuned, config: AlbertConfig, li
         "library_name": "jixu" if config.file_format == "jixu" else "transformers",
         "pipeline_tag": _PIPELINES.get(task.kind or Kind.SINGLE, "text-classification"),
         "tags": ["jixu", task.name],
+        "base_model": _on_hub(record.checkpoint),
     }
     facts = {
         "task": f"{task.name} ({task.kind})",
@@ -114,23 +134,17 @@ def _fine_tuned_card(report: Report, record: FineTuned, config: AlbertConfig, li
         "## This model\n\n" + pairs_table(("", ""), facts).to_markdown(),
         "Its row below is the mean of several runs; this one was the best on dev, which flatters it.",
     )
-    return _card(report, parts, _FINE_TUNED_LIMITS, record.checkpoint, licence, header)
+    return header, parts, _FINE_TUNED_LIMITS
 
 
-def _card(
-    report: Report,
-    parts: Iterable[str],
-    limits: Sequence[str],
-    init: str,
-    licence: str | None,
-    header: Mapping[str, object],
-) -> str:
-    """Put the Hub's header and what every card has around the parts; `init` is the starting model."""
-    whole = {**header, "language": ["zh"]}
-    if licence:
-        whole["license"] = licence
-    if init.startswith(HUB_PREFIX):
-        whole["base_model"] = init.removeprefix(HUB_PREFIX).partition("@")[0]
+def _on_hub(start: str) -> str | None:
+    """The Hub's name of the model that training began from, if it came from there."""
+    return start.removeprefix(HUB_PREFIX).partition("@")[0] if start.startswith(HUB_PREFIX) else None
+
+
+def _card(report: Report, header: Mapping[str, object], parts: Sequence[str], limits: Sequence[str]) -> str:
+    """The card as Markdown under a header in YAML: the parts, and what every card has around them."""
+    given = {name: value for name, value in header.items() if value} | {"language": ["zh"]}
     titled = zip(evaluation_titles(report.evaluations), report.evaluations, strict=True)
     scores = [f"### {title}\n\n{scores_table(comparison).to_markdown()}" for title, comparison in titled]
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
@@ -143,28 +157,7 @@ def _card(
         "## Limits\n\n" + "\n".join(f"- {line}" for line in (*report.warnings, *limits)),
         f"Made {report.created_at[:10]} with {versions}.",
     ]
-    return f"---\n{yaml.safe_dump(whole, allow_unicode=True)}---\n\n" + "\n\n".join(text) + "\n"
-
-
-def _pretraining_parts(report: Report, result: PretrainResult, licences: Mapping[str, str]) -> Iterator[str]:
-    yield "## Training text\n\n" + _corpora(report.corpora, licences).to_markdown()
-    settings = flat(report.settings.get("pretraining", {}))
-    start = settings.get("init", "")
-    if is_checkpoint := "/" in start:
-        settings["init"] = "/".join(Path(start).parts[-2:])
-    hidden = {"run_folder", "never_trained_share", *({"init_weights"} if is_checkpoint else ())}
-    recipe = {
-        name: value
-        for name, value in settings.items()
-        if value and name not in hidden and not value.startswith(("/", "["))
-    }
-    yield "## Recipe\n\n" + pairs_table(("Setting", "value"), recipe).to_markdown()
-    yield run_table(result).to_markdown()
-    yield "## Loss\n\n" + _curve(result).to_markdown()
-    forgotten = held_out_table(result).to_markdown()
-    if len(held_out_corpora(result.history)) < 2:
-        forgotten += "\nNo other corpus was mixed in, so what the model forgot was not measured."
-    yield "## Before and after, and forgetting\n\n" + forgotten
+    return f"---\n{yaml.safe_dump(given, allow_unicode=True)}---\n\n" + "\n\n".join(text) + "\n"
 
 
 def _corpora(corpora: tuple[CorpusFacts, ...], licences: Mapping[str, str]) -> Table:

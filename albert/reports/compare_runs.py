@@ -49,16 +49,12 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
 
 def _read_run(folder: Path) -> Report:
+    """Read a report, and compute differences and verdict again from the outcomes of every run and example."""
     report = read_report(folder)
     try:
-        return recomputed(report)
+        evaluations = tuple(judge(one, stepwise=bool(one.steps)) for one in report.evaluations)
     except InputError as error:
         raise InputError(f"{folder}: {error}") from None
-
-
-def recomputed(report: Report) -> Report:
-    """Recompute differences and verdict from the outcomes of every run and example."""
-    evaluations = tuple(judge(one, stepwise=bool(one.steps)) for one in report.evaluations)
     text = verdict(report.pretraining, evaluations)
     warnings = report.warnings
     if text != report.verdict:
@@ -68,13 +64,12 @@ def recomputed(report: Report) -> Report:
 
 def metrics_table(runs: Runs) -> Table:
     """A row for each figure that any run has, a column for each run."""
-    by_run = ([figures_of(report) for report in runs.values()] for figures_of in (_scores, _training_figures))
-    rows = tuple(row for figures in by_run for row in _side_by_side(figures))
+    rows = _side_by_side([_scores(report) | _training_figures(report) for report in runs.values()])
     caption = (
         "Scores in points, mean ± half its 95% interval; held-out figures before → after. Only "
         "models of one run share their seeds: a difference between runs has no interval here."
     )
-    return Table(caption, ("Figure", *runs), rows)
+    return Table(caption, ("Figure", *runs), tuple(rows))
 
 
 def _side_by_side(by_run: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
@@ -129,14 +124,13 @@ def differing_table(runs: Runs) -> Table:
 
 def _settings(report: Report) -> dict[str, Mapping[str, str]]:
     """Settings by their kind, without the run's name; several of a kind, such as arms, are numbered."""
-    kinds = Counter(title.partition(":")[0] for title in report.settings)
-    seen: Counter[str] = Counter()
-    parts: dict[str, Mapping[str, str]] = {}
-    for title, values in report.settings.items():
-        kind = title.partition(":")[0]
-        seen[kind] += 1
-        parts[f"{kind} {seen[kind]}" if kinds[kind] > 1 else kind] = flat(values)
-    return {**parts, "version": report.versions}
+    kinds = [title.partition(":")[0] for title in report.settings]
+    names = (
+        kind if kinds.count(kind) == 1 else f"{kind} {kinds[:at].count(kind) + 1}"
+        for at, kind in enumerate(kinds)
+    )
+    settings = dict(zip(names, map(flat, report.settings.values()), strict=True))
+    return {**settings, "version": report.versions}
 
 
 def comparison_sections(runs: Runs) -> list[Section]:

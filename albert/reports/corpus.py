@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from albert.reports.plots import Plot, columns, ranked
-from albert.reports.sections import MISSING, Passage, Section, Table, number
+from albert.reports.plots import Plot, columns
+from albert.reports.sections import MISSING, Passage, Section, Table, number, pairs_table
 
 _ORDER: dict[int | None, str] = {0: "in order", 1: "swapped"}
 
@@ -58,10 +58,11 @@ def corpus_section(facts: CorpusFacts) -> Section:
     if facts.recipe_hash:
         note += f" Made by the recipe {facts.recipe_hash}."
     totals = Table("", tuple(facts.totals), (tuple(map(number, facts.totals.values())),), words=())
+    words = {word: number(count) for word, count in facts.top_words[:10]}
     return Section(
         title=f"Corpus: {facts.corpus}, version {facts.version}",
         notes=(note,),
-        tables=(totals, funnel_table(facts)),
+        tables=(totals, funnel_table(facts), pairs_table(("Most frequent words", "occurrences"), words)),
         plots=tuple(_plots(facts)),
         details=(_samples(facts),),
     )
@@ -91,30 +92,20 @@ def _reason(row: FunnelRow) -> str:
 
 
 def _plots(facts: CorpusFacts) -> list[Plot]:
-    plots = []
-    if left := _documents_left(facts):
-        plots.append(ranked("Documents left after each stage", "documents", left))
-    if facts.lengths:
-        bars = [(f"{to:,}", count) for to, count in facts.lengths]
-        plots.append(columns("Instances by length", "instances", bars, x_label="tokens, up to"))
-    if facts.word_lengths:
+    lengths = [(f"{to:,}", count) for to, count in facts.lengths]
+    plots = [columns("Instances by length", "instances", lengths, x_label="tokens, up to")]
+    if facts.word_lengths:  # of Chinese words
         bars = [(f"{n} or more" if n >= 6 else str(n), count) for n, count in facts.word_lengths]
         plots.append(columns("Words by length", "words", bars, x_label="characters"))
-    if facts.top_words:
-        plots.append(ranked("Most frequent words", "occurrences", facts.top_words[:10]))
     return plots
 
 
-def _documents_left(facts: CorpusFacts) -> list[tuple[str, int]]:
-    rows = [row for row in facts.funnel if row.unit == "documents"]
-    first = [("found", rows[0].taken_in)] if rows else []
-    return first + list({row.stage.replace("_", " "): row.passed_on for row in rows}.items())
-
-
 def _samples(facts: CorpusFacts) -> Section:
-    passages = []
-    for sample in facts.samples:
-        order = _ORDER.get(sample.sop_label, "single segment")
-        about = f"{sample.masked}\n{order}, document {sample.doc_id}"
-        passages.append(Passage(sample.text, about))
-    return Section(title="Sample instances", passages=tuple(passages))
+    passages = tuple(
+        Passage(
+            one.text,
+            f"{one.masked}\n{_ORDER.get(one.sop_label, 'single segment')}, document {one.doc_id}",
+        )
+        for one in facts.samples
+    )
+    return Section(title="Sample instances", passages=passages)

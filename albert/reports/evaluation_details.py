@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from albert.evaluation import ChangedExample, Changes, Comparison
-from albert.reports.evaluation_plots import MOST_LABELS, model_lines
-from albert.reports.plots import curves
 from albert.reports.sections import MISSING, Passage, Section, Table, change, counted, number, points, spread
 
 _MOST_CONFUSIONS = 20
@@ -46,10 +44,12 @@ def _classes(comparison: Comparison) -> Section:
 
 
 def _confusion(comparison: Comparison) -> Section:
-    """The most frequent confusions, if there are too many labels for a matrix."""
-    labels, tables = comparison.labels, []
-    for model in comparison.models if len(labels) > MOST_LABELS else ():
-        counts = np.array(model.confusion or np.zeros((0, 0)))
+    """The most frequent confusions of the first model and of the one that the verdict is about."""
+    labels, shown, tables = comparison.labels, (comparison.models[0].name, comparison.subject.name), []
+    for model in comparison.models:
+        if model.name not in shown or model.confusion is None:
+            continue
+        counts = np.array(model.confusion)
         np.fill_diagonal(counts, 0)
         wrong = [
             (int(counts[at]), labels[at[0]], labels[at[1]]) for at in zip(*counts.nonzero(), strict=True)
@@ -107,13 +107,13 @@ def _change_of(example: ChangedExample, changes: Changes) -> str:
 
 
 def _sweep(comparison: Comparison) -> Section:
-    """The learning rates that were tried with the first seed."""
-    lines = model_lines(
-        comparison, lambda model: sorted((tried.learning_rate, 100 * tried.dev) for tried in model.sweep)
-    )
-    title, unit = "Learning rates tried", "dev score in points, first seed"
-    plot = curves(title, unit, lines, x_label="learning rate", log_x=True)
-    return Section(title="Learning rates", plots=(plot,) if lines else ())
+    records = [
+        {"Model": model.name} | {f"{tried.learning_rate:g}": points(tried.dev) for tried in model.sweep}
+        for model in comparison.models
+        if model.sweep
+    ]
+    caption = "Dev scores in points of the learning rates that were tried with the first seed."
+    return Section(title="Learning rates", tables=(Table.of(caption, records),))
 
 
 def _seeds(comparison: Comparison) -> Section:

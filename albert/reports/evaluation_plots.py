@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from albert.evaluation import Comparison, Difference, ModelResult, Summary, metric_name
-from albert.reports.plots import Interval, Line, Plot, confusion, curves, intervals, reliability
+from albert.reports.plots import Interval, Line, Plot, curves, intervals
 from albert.reports.pretraining import loss_plots, points_of
 
-MOST_LABELS = 30  # of a confusion matrix that is still readable
 SCORE_UNIT = "points: each seed, mean and 95% interval"
 _MOST_LINES = 4  # of a plot whose lines can still be told apart
 
@@ -26,14 +25,14 @@ def evaluation_plots(comparison: Comparison) -> list[Plot]:
         title = f"Dev {metric_name(comparison.metric)} while fine-tuning"
         plots.append(curves(title, "points, mean of the seeds", lines, x_label="epoch"))
     if lines := model_lines(comparison, _accuracy_by_confidence):
-        unit = "accuracy by confidence, all seeds"
-        plots.append(reliability("Calibration", unit, lines))
+        unit, perfect = "accuracy by confidence, all seeds", Line("", ((0, 0), (1, 1)), "behind")
+        plots.append(curves("Calibration", unit, [perfect, *lines], x_label="mean confidence"))
     losses = loss_plots(
         "Pretraining: held-out MLM loss",
         [model.pretraining for model in comparison.models],
         lambda key: model_lines(comparison, lambda model: points_of(model.pretraining, key)),
     )
-    return [*plots, *_confusion_plots(comparison), *losses]
+    return [*plots, *losses]
 
 
 def model_lines(
@@ -58,18 +57,6 @@ def model_lines(
     return [*behind, *lines]
 
 
-def _confusion_plots(comparison: Comparison) -> list[Plot]:
-    """Confusion matrices of the first model and of the verdict's, unless there are too many labels."""
-    if len(comparison.labels) > MOST_LABELS:
-        return []
-    models = [comparison.models[0], *([comparison.subject] if comparison.differences else [])]
-    return [
-        confusion(f"Confusion: {model.name}", comparison.labels, model.confusion)
-        for model in models
-        if model.confusion
-    ]
-
-
 def interval_of(label: str, one: Summary | Difference) -> Interval:
     """A score or a difference in points with its 95% interval, if it can be told."""
     half = one.half_width
@@ -86,18 +73,7 @@ def _score_plot(comparison: Comparison) -> Plot:
 
 def _difference_plot(title: str, unit: str, differences: Sequence[Difference]) -> Plot:
     rows = [interval_of(one.model, one) for one in differences]
-    return intervals(title, f"{unit}: each seed, mean and 95% interval", rows, level=0.0, signed=True)
-
-
-def contrast_plot(evaluations: Sequence[Comparison]) -> Plot:
-    """What each comparison's verdict is about, one below the other."""
-    rows = [
-        interval_of(f"{one.task}: {primary.model} against {primary.baseline}", primary)
-        for one in evaluations
-        if (primary := one.difference(one.subject.name))
-    ]
-    unit = "points: each seed or pretraining run, mean and 95% interval"
-    return intervals("Differences", unit, rows, level=0.0, signed=True)
+    return intervals(title, f"{unit}: each seed, mean and 95% interval", rows, level=0.0)
 
 
 def _dev_by_epoch(model: ModelResult) -> list[tuple[float, float]]:

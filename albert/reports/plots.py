@@ -19,8 +19,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 from rich.cells import cell_len, set_cell_size
 
 if TYPE_CHECKING:
@@ -131,7 +130,6 @@ _STYLES = list(product(("-", (0, (4, 2)), (0, (1, 1.5))), (ACCENT, INK)))
 _DESCRIBED = 24  # most values that a description names
 _TICKS = 9  # most labels under columns
 _LONGEST_ROW = 56  # letters of a name above a row of intervals
-_NUMBERED = 12  # most labels of a confusion matrix with room for numbers
 _ROUND = [1, 2, 5, 10]  # steps of an axis
 
 
@@ -165,7 +163,6 @@ def curves(
     *,
     x_label: str = "step",
     from_zero: bool = False,
-    log_x: bool = False,
     level: tuple[str, float] | None = None,
     events: Sequence[tuple[int, float]] = (),
 ) -> Plot:
@@ -180,12 +177,8 @@ def curves(
         if from_zero:
             axes.set_ylim(bottom=0)
         axes.set_xlabel(x_label, loc="right")
-        if log_x:
-            axes.set_xscale("log")
-            axes.set_xticks(sorted({x for line in lines for x, _ in line.points}))
-            axes.xaxis.set_minor_formatter(NullFormatter())
-        else:
-            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=_ROUND))
+        is_whole = all(float(x).is_integer() for line in lines for x, _ in line.points)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=is_whole, steps=_ROUND))
         axes.xaxis.set_major_formatter(_tick)
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=_ROUND))
         axes.yaxis.set_major_formatter(_tick)
@@ -236,17 +229,16 @@ def columns(
     values: Sequence[tuple[str, float]],
     *,
     x_label: str,
-    expected: Sequence[float] | None = None,
-    as_percent: bool = False,
+    expected: Sequence[float] = (),
 ) -> Plot:
-    """Draw a column for each (label, value), with a line at its `expected` value."""
+    """Draw a column for each (label, value). With `expected` values, which are lines, all are shares."""
 
     def shown(value: float, _: object = None) -> str:
-        return f"{100 * value:.3g}%" if as_percent else _tick(value)
+        return f"{100 * value:.3g}%" if expected else _tick(value)
 
     def paint(axes: Axes) -> None:
         bars = axes.bar(range(len(values)), [value for _, value in values], color=ACCENT, width=0.72)
-        if expected is not None:
+        if expected:
             x = np.arange(len(values))
             rule = axes.hlines(expected, x - 0.46, x + 0.46, color=INK, linewidth=2)
             _legend_above(axes, [("the rule's", rule), ("measured", bars)])
@@ -256,36 +248,15 @@ def columns(
         axes.yaxis.set_major_formatter(shown)
         axes.set_ylim(bottom=0)
 
-    rules = expected if expected is not None else [None] * len(values)
-    words = [
-        f"{label}: {shown(value)}" + (f" (the rule's {shown(rule)})" if rule is not None else "")
-        for (label, value), rule in list(zip(values, rules, strict=True))[:_DESCRIBED]
-    ]
-    return Plot(title, unit, f"by {x_label}: {', '.join(words)}", paint)
+    words = [f"{label}: {shown(value)}" for label, value in values]
+    if expected:
+        words = [f"{word} (the rule's {shown(rule)})" for word, rule in zip(words, expected, strict=True)]
+    return Plot(title, unit, f"by {x_label}: {', '.join(words[:_DESCRIBED])}", paint)
 
 
-def ranked(title: str, unit: str, values: Sequence[tuple[str, float]]) -> Plot:
-    """Draw horizontal bars with their values, the first at the top."""
-
-    def paint(axes: Axes) -> None:
-        rows = range(len(values) - 1, -1, -1)
-        bars = axes.barh(rows, [value for _, value in values], color=ACCENT, height=0.56)
-        axes.bar_label(bars, [f"{value:,.0f}" for _, value in values], padding=4, color=SOFT)
-        axes.set_yticks(rows, [label for label, _ in values], color=INK)
-        axes.set_xticks([])
-        axes.spines.bottom.set_visible(False)
-        axes.grid(visible=False)
-        axes.margins(x=0.14)
-
-    words = ", ".join(f"{label} {value:,.0f}" for label, value in values[:_DESCRIBED])
-    return Plot(title, unit, words, paint)
-
-
-def intervals(
-    title: str, unit: str, rows: Sequence[Interval], *, level: float | None = None, signed: bool = False
-) -> Plot:
+def intervals(title: str, unit: str, rows: Sequence[Interval], *, level: float | None = None) -> Plot:
     """Draw the values of each row as dots, its mean, and a line between its ends. Names are above the rows,
-    where long ones fit.
+    where long ones fit. A `level` to compare with is a line; where it is 0, values have a sign.
     """
 
     def paint(axes: Axes) -> None:
@@ -308,7 +279,7 @@ def intervals(
         axes.margins(x=0.08)
         axes.grid(visible=True, axis="x")
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=_ROUND))
-        axes.xaxis.set_major_formatter(_signed if signed else _tick)
+        axes.xaxis.set_major_formatter(_signed if level == 0 else _tick)
 
     words = "; ".join(
         f"{row.label}: {row.mean:.2f}"
@@ -321,53 +292,3 @@ def intervals(
 
 def _signed(value: float, _: object = None) -> str:
     return f"{round(value, 9):+g}".replace("-", "−") if abs(value) > 1e-9 else "0"
-
-
-def confusion(title: str, labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Plot:
-    """Draw gold labels down and predicted ones across, shaded by the share of the gold label's examples."""
-    n = len(labels)
-    most = 0.6 if n <= _NUMBERED else 0.95  # numbers must be readable on their shade
-
-    def paint(axes: Axes) -> None:
-        for i, row in enumerate(counts):
-            for j, count in enumerate(row):
-                share = count / max(sum(row), 1)
-                axes.add_patch(
-                    Rectangle((j + 0.03, i + 0.03), 0.94, 0.94, facecolor=ACCENT, alpha=most * share, lw=0)
-                )
-                if count and n <= _NUMBERED:
-                    axes.text(j + 0.5, i + 0.5, f"{count:,}", ha="center", va="center", fontsize=10.5)
-        for side in axes.spines.values():
-            side.set_visible(True)
-        axes.grid(visible=False)
-        axes.set(xlim=(0, n), ylim=(n, 0))
-        axes.set_xticks([x + 0.5 for x in range(n)], labels, rotation=0 if n <= 6 else 90, color=INK)
-        axes.set_yticks([y + 0.5 for y in range(n)], labels, color=INK)
-        axes.set_xlabel("predicted", loc="right")
-        axes.set_ylabel("gold", loc="top")
-
-    words = "; ".join(
-        f"gold {gold}: "
-        + ", ".join(f"{count:,} as {label}" for label, count in zip(labels, row, strict=True) if count)
-        for gold, row in list(zip(labels, counts, strict=True))[:_DESCRIBED]
-    )
-    return Plot(title, "examples, over all seeds", words, paint, height=max(2.6, 1.2 + 0.3 * n))
-
-
-def reliability(title: str, unit: str, lines: Sequence[Line]) -> Plot:
-    """Draw accuracy (y) over confidence (x), both in 0..1, and the line of perfect calibration."""
-
-    def paint(axes: Axes) -> None:
-        axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1.2)
-        named = _paint_lines(axes, lines)
-        axes.set(xlim=(0, 1.02), ylim=(0, 1.02))
-        axes.xaxis.set_major_formatter(_tick)
-        axes.yaxis.set_major_formatter(_tick)
-        axes.set_xlabel("mean confidence", loc="right")
-        _legend_above(axes, named)
-
-    words = "; ".join(
-        f"{line.legend}: " + ", ".join(f"confidence {x:.2f} accuracy {y:.2f}" for x, y in line.points)
-        for line in lines
-    )
-    return Plot(title, unit, words, paint)

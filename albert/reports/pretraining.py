@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from scipy.stats import binomtest
 
-from albert.evaluation import Probe
 from albert.pretraining import Audits, Event, PretrainResult
 from albert.reports.plots import Interval, Line, Plot, columns, curves, intervals
 from albert.reports.sections import (
@@ -44,7 +43,7 @@ def training_section(result: PretrainResult, title: str) -> Section:
     return Section(
         title=title,
         warnings=tuple(notice[:1].upper() + notice[1:] for notice in result.notices),
-        notes=(probe_note(result.probe),) if result.probe else (),
+        notes=(f"Before training, {result.probe.describe()}.",) if result.probe else (),
         tables=(held_out_table(result), run_table(result), _event_table(result.events)),
         plots=(*_curves(result), *_layer_plots(result), *_audit_plots(result)),
     )
@@ -176,16 +175,6 @@ def run_table(result: PretrainResult) -> Table:
     return pairs_table(("The run", "figure"), figures)
 
 
-def probe_note(probe: Probe) -> str:
-    """What the checkpoint knew before training."""
-    return (
-        "Before training, the starting checkpoint predicted masked whole words with a loss of "
-        f"{probe.mlm_loss:.2f} (a model that knows nothing has ln V = {probe.uniform_loss:.2f}) and "
-        f"an accuracy of {percent(probe.mlm_accuracy)}, on {number(probe.masked_tokens)} tokens of "
-        f"{number(probe.sentences)} held-out sequences."
-    )
-
-
 def _event_table(events: Sequence[Event]) -> Table:
     records = [
         {"Event": str(n), "step": number(one.step), "kind": one.kind.replace("_", " "), "what": one.text}
@@ -253,30 +242,20 @@ def _layer_plots(result: PretrainResult) -> list[Plot]:
 
 
 def _audit_plots(result: PretrainResult) -> list[Plot]:
-    audits = result.audits or Audits()
-    rule, plots = audits.rule_mask_rate, []
-    if masks := audits.masks:
+    audits, plots = result.audits or Audits(), []
+    if (masks := audits.masks) and (rule := audits.rule_mask_rate):
         by_length = [(f"≤ {one.high}", one.mask_rate) for one in audits.by_length]
-        for by, unit, rates in (
-            ("word", "tokens to a word", list(masks.by_word_length.items())),
-            ("sequence", "tokens to a sequence", by_length),
-        ):
-            plots.append(
-                columns(
-                    f"Mask rate by {by} length",
-                    f"share of the tokens of such {by}s", rates, x_label=unit, as_percent=True,
-                    expected=None if rule is None else [rule] * len(rates),
-                )
-            )  # fmt: skip
+        for by, rates in (("word", list(masks.by_word_length.items())), ("sequence", by_length)):
+            title, unit = f"Mask rate by {by} length", f"share of the tokens of such {by}s"
+            expected = [rule] * len(rates)
+            plots.append(columns(title, unit, rates, x_label=f"tokens to a {by}", expected=expected))
     if ngrams := audits.ngrams:
-        total, expected = max(sum(ngrams.counts.values()), 1), ngrams.expected_shares
+        total = max(sum(ngrams.counts.values()), 1)
+        shares = [(n, count / total) for n, count in ngrams.counts.items()]
+        expected = [ngrams.expected_shares.get(n, 0.0) for n in ngrams.counts]
         plots.append(
-            columns(
-                "Words masked together", "share of n-grams",
-                [(n, count / total) for n, count in ngrams.counts.items()], x_label="words", as_percent=True,
-                expected=[expected.get(n, 0.0) for n in ngrams.counts],
-            )
-        )  # fmt: skip
+            columns("Words masked together", "share of n-grams", shares, x_label="words", expected=expected)
+        )
     if rows := _swapped_by_length(audits.by_length):
         title, unit = "Sentence pairs swapped, by length", "% of pairs, with the 95% interval"
         plots.append(intervals(title, unit, rows, level=50.0))

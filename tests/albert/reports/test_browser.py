@@ -103,7 +103,7 @@ def test_colours_follow_the_readers_choice(open_page, scheme):
     assert (sum(ground) > 600) is (scheme == "light")
     ink = tab.evaluate("getComputedStyle(document.body).color")
     label = (
-        "getComputedStyle([...document.querySelectorAll('svg text')].find(t => t.textContent == '茶叶')).fill"
+        "getComputedStyle([...document.querySelectorAll('svg text')].find(t => t.textContent == '继续')).fill"
     )
     assert tab.evaluate(label) == ink
 

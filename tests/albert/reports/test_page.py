@@ -9,6 +9,7 @@ from albert.evaluation import Intrinsic, LayerChange
 from albert.reports import main_tables, read_report, report_markdown, write_report
 from albert.reports.evaluation import (
     contamination_table,
+    evaluation_section,
     intrinsic_table,
     protocol,
     scores_table,
@@ -70,7 +71,7 @@ def test_plots_take_their_colours_from_the_page(html):
         assert "var(--" in plot
         colours = re.findall(r"#[0-9a-fA-F]{6}\b", plot)
         assert not colours
-    assert any("茶叶" in "".join(plot.itertext()) for plot in plots_of(html))
+    assert any("继续" in "".join(plot.itertext()) for plot in plots_of(html))
 
 
 def test_text_from_outside_is_escaped(html):
@@ -113,6 +114,14 @@ def test_the_probe_and_what_layers_change_are_shown(page, html):
 def test_the_verdict_says_what_the_interval_says(first, second, verdict):
     report = report_of(comparison(model("a", first), model("b", second)))
     assert verdict in report.verdict
+
+
+def test_confusions_and_rates_are_listed():
+    parts = {one.title: one.tables for one in evaluation_section(comparison(BASE, BETTER), "t").details}
+    first, second = parts["Confusion"]
+    assert first.rows == (("否", "是", "7"), ("是", "否", "5")) and "of 继续" in second.caption
+    (rates,) = parts["Learning rates"]
+    assert rates.columns == ("Model", "2e-05", "0.0001") and rates.rows[1] == ("继续", "60.0", "80.0")
 
 
 def test_near_certainty_is_shown_as_a_bound():
