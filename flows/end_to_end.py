@@ -24,7 +24,6 @@ from data.tokenization import find_tokenizer
 from data.workspace import Workspace
 from flows.continued_pretraining import continued_pretraining
 from flows.fine_tune import FineTuneOutcome, fine_tune
-from flows.fine_tune import table as comparison_table
 from flows.orchestration import (
     EndToEndOptions,
     file_checksums,
@@ -66,7 +65,8 @@ def describe(outcome: EndToEndOutcome) -> str:
         )
 
     lines = [losses("base model", outcome.base)] if outcome.base else []
-    lines += [losses("continued", outcome.continued), comparison_table(outcome.comparison), outcome.verdict]
+    scores = reports.scores_table(outcome.comparison).to_markdown()
+    lines += [losses("continued", outcome.continued), scores, outcome.verdict]
     return "\n".join([*lines, *outcome.kept, f"report {outcome.page.resolve()}"])
 
 

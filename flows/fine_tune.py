@@ -62,39 +62,12 @@ class FineTuneOutcome:
     kept: tuple[str, ...] = ()  # a line for each model that was kept
 
 
-def table(result: Comparison) -> str:
-    """The comparison as lines of text; after ± is half the width of a 95% interval."""
-    lines = []
-    for model in (*result.models, *result.baselines):
-        shown = [("dev", result.metric, model.dev[result.metric])]
-        shown += [(result.split, metric, summary) for metric, summary in model.reported.items()]
-        kind = "baseline, " if model in result.baselines else ""
-        line = f"{kind}{model.name}: " + ", ".join(
-            f"{split} {metric.replace('_', ' ')} {100 * one.mean:.2f}{_plus_minus(one.half_width)}"
-            for split, metric, one in dict.fromkeys(shown)
-        )
-        difference = result.difference(model.name)
-        if difference is not None:
-            line += f"; change of {result.metric.replace('_', ' ')} {100 * difference.mean:+.2f}"
-            line += _plus_minus(difference.half_width) + (", clear" if difference.is_clear else "")
-        restarts = sum(one.restarts for one in model.seeds)
-        stuck = sum(not one.left_chance for one in model.seeds)
-        line += f"; {restarts} restart(s)" if restarts else ""
-        line += f"; {stuck} seed(s) stayed at chance level" if stuck else ""
-        lines.append(line)
-    return "\n".join(lines)
-
-
-def _plus_minus(half_width: float | None) -> str:
-    return "" if half_width is None else f" ± {100 * half_width:.2f}"
-
-
 def describe(outcome: FineTuneOutcome) -> str:
     """What a person wants to know of the result."""
-    skipped = outcome.result.skipped
-    notes = [f"{len(skipped)} row(s) could not be used, first: {skipped[0]}"] if skipped else []
-    notes += [*outcome.result.notes, *(one.describe() for one in outcome.result.overlaps)]
-    return "\n".join([table(outcome.result), *notes, *outcome.kept, f"report {outcome.page}"])
+    result = outcome.result
+    lines = [reports.scores_table(result).to_markdown(), reports.protocol(result)]
+    lines += [one.describe() for one in result.overlaps]
+    return "\n".join([*lines, *outcome.kept, f"report {outcome.page}"])
 
 
 @job("fine-tune", FineTuneOptions, describe, run_name="fine-tune on {task}")

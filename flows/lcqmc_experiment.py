@@ -27,7 +27,7 @@ from data.refresh import GateRules
 from data.workspace import Workspace
 from flows.continued_pretraining import continued_pretraining
 from flows.end_to_end import finished, vocabulary
-from flows.fine_tune import ModelFacts, compare, record, table
+from flows.fine_tune import ModelFacts, compare, record
 from flows.orchestration import (
     CorporaOptions,
     ExperimentOptions,
@@ -106,7 +106,7 @@ class Deadline:
 
 def describe(outcome: ExperimentOutcome) -> str:
     """What a person wants to know of the result."""
-    tables = [f"{one.task}\n{table(one)}" for one in outcome.comparisons]
+    tables = [f"{one.task}\n\n{reports.scores_table(one).to_markdown()}" for one in outcome.comparisons]
     return "\n".join([*tables, outcome.verdict, *outcome.left_out, f"report {outcome.page.resolve()}"])
 
 

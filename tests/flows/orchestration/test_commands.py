@@ -154,7 +154,7 @@ def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server
     asked += ["--baselines", "no", "--workspace"]
     tuned = run_here("fine-tune", *asked, workspace, "--running.workers", 1, **prefect_server)
     at_once = run_here("fine-tune", *asked, tmp_path / "at-once", "--running.workers", 2, **prefect_server)
-    assert at_once.stdout.splitlines()[:2] == tuned.stdout.splitlines()[:2], at_once.stderr
+    assert at_once.stdout.splitlines()[:4] == tuned.stdout.splitlines()[:4], at_once.stderr
     assert tuned.returncode == 0, tuned.stderr
     first, second = (record.parent for record in sorted(workspace.glob("models/topics-*/*/task.json")))
     assert f"model {first}: seed" in tuned.stdout and not list(first.parent.glob(".training"))
@@ -197,7 +197,7 @@ def test_the_whole_way_in_one_flow(tmp_path, prefect_server):
     done = run_here("end-to-end", *given, **prefect_server)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
-    assert len(lines) == 10 and lines[-1].startswith("report ")
+    assert len(lines) == 15 and lines[-1].startswith("report ")
     kept = [Path(line.split(": seed")[0].removeprefix("model ")) for line in lines[-3:-1]]
     assert [one.name for one in kept] == ["base-model", "continued"]
     assert all((one / "task.json").is_file() for one in kept)

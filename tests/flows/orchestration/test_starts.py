@@ -45,8 +45,8 @@ def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache,
     given += ["--workspace", tmp_path / "w"]
     done = run_here("fine-tune", *splits, *given, **hub_cache, **prefect_server)
     assert done.returncode == 0, done.stderr
-    names = [line.split(":")[0] for line in done.stdout.splitlines()[:3]]
-    assert names == ["google", "albert_model.ckpt", "albert-tea"]
+    names = [line.split(" | ")[0] for line in done.stdout.splitlines()[2:5]]
+    assert names == ["| google", "| albert_model.ckpt", "| albert-tea"]
     with duckdb.connect(str(tmp_path / "w" / "catalog.duckdb"), read_only=True) as db:
         counted = "select count(distinct model), count(*) from evaluations where metric = 'accuracy'"
         assert db.sql(counted).fetchall() == [(3, 12)]
@@ -63,7 +63,8 @@ def test_an_end_to_end_run_starts_from_a_repository_of_the_hub(
     done = run_here("end-to-end", *splits, *arguments, **hub_cache, **prefect_server)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
-    assert [line.split(":")[0] for line in lines[:3]] == ["continued", "base model", "continued"]
+    names = [line.split(" | ")[0] for line in lines[3:5]]
+    assert lines[0].startswith("continued: ") and names == ["| base model", "| continued"]
     (checkpoint,) = (tmp_path / "w" / "models").glob("*/checkpoint-4")
     model, own = load_pretrained(checkpoint)
     assert own.vocabulary == tokenizer.vocabulary and model.config.layout == "google"
