@@ -76,6 +76,17 @@ def _difference_plot(title: str, unit: str, differences: Sequence[Difference]) -
     return intervals(title, f"{unit}: each seed, mean and 95% interval", rows, level=0.0)
 
 
+def contrast_plot(evaluations: Sequence[Comparison]) -> Plot:
+    """What each comparison's verdict is about, one below the other."""
+    rows = [
+        interval_of(f"{one.task}: {primary.model} against {primary.baseline}", primary)
+        for one in evaluations
+        if (primary := one.difference(one.subject.name))
+    ]
+    unit = "points: each seed or pretraining run, mean and 95% interval"
+    return intervals("Differences", unit, rows, level=0.0)
+
+
 def _dev_by_epoch(model: ModelResult) -> list[tuple[float, float]]:
     by_epoch: dict[int, list[float]] = {}
     for seed in model.seeds:

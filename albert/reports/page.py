@@ -15,6 +15,7 @@ from albert.evaluation import evaluation_titles
 from albert.reports.content import REPORT, SCHEMA_VERSION, Report, base_titles
 from albert.reports.corpus import corpus_section
 from albert.reports.evaluation import evaluation_section, scores_table
+from albert.reports.evaluation_plots import contrast_plot
 from albert.reports.pretraining import held_out_table, training_section
 from albert.reports.sections import Section, Strong, Table, pairs_table
 from data.errors import InputError
@@ -120,6 +121,8 @@ def render_page(
 def report_sections(report: Report) -> list[Section]:
     """The sections of the parts that exist, in the order of the page."""
     sections = list(map(evaluation_section, report.evaluations, evaluation_titles(report.evaluations)))
+    if len(sections) > 1:
+        sections.insert(0, Section(title="All verdicts", plots=(contrast_plot(report.evaluations),)))
     if result := report.pretraining:
         title = "Continued pretraining" if result.probe else "Pretraining"
         sections.append(training_section(result, title))
