@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from albert.pretraining import PretrainSettings
 from tests.conftest import save_small_model
+from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="package")
@@ -16,6 +17,24 @@ def small(tmp_path_factory, tokenizer):
     """A checkpoint of a model that trains in seconds."""
     folder = tmp_path_factory.mktemp("small")
     return save_small_model(folder, tokenizer, num_hidden_layers=2, max_position_embeddings=128)
+
+
+@pytest.fixture(scope="package")
+def corpora(tmp_path_factory, samples, vocabulary_file):
+    """Shards by corpus: two fields, the second without sentence order; the first in longer sequences too, and
+    for spans.
+    """
+    root, tea = tmp_path_factory.mktemp("workspace"), samples / "tea.jsonl"
+    made = {
+        "tea": (tea, {"max_seq_length": 64, "instances": {"sop": "on"}}),
+        "tea-128": (tea, {}),
+        "general": (samples / "general.txt", {"max_seq_length": 64, "instances": {"sop": "off"}}),
+        "spans": (tea, {"objective": "spanbert"}),
+    }
+    return {
+        name: make_corpus(root, name, source, vocabulary_file, **options)
+        for name, (source, options) in made.items()
+    }
 
 
 @pytest.fixture

@@ -19,20 +19,6 @@ from data.errors import ConfigError
 from tests import ROOT
 from tests.albert.pretraining.conftest import with_options
 from tests.conftest import save_small_model
-from tests.corpora import make_corpus
-
-
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory, samples, vocabulary_file):
-    root, shape = tmp_path_factory.mktemp("workspace"), {"max_seq_length": 64}
-    return {
-        "tea": make_corpus(
-            root, "tea", samples / "tea.jsonl", vocabulary_file, instances={"sop": "on"}, **shape
-        ),
-        "general": make_corpus(
-            root, "general", samples / "general.txt", vocabulary_file, instances={"sop": "off"}, **shape
-        ),
-    }
 
 
 @pytest.fixture

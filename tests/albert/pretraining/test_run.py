@@ -38,20 +38,6 @@ from data.errors import ConfigError, InputError
 from tests import ROOT
 from tests.albert.pretraining.conftest import assert_same, weights, with_options
 from tests.conftest import save_small_model, small_model
-from tests.corpora import make_corpus
-
-
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory, samples, vocabulary_file):
-    """Shards by corpus: two fields, and one of them in longer sequences, and for spans."""
-    root = tmp_path_factory.mktemp("workspace")
-    tea, general = samples / "tea.jsonl", samples / "general.txt"
-    return {
-        "tea": make_corpus(root, "tea", tea, vocabulary_file, max_seq_length=64),
-        "tea-128": make_corpus(root, "tea-128", tea, vocabulary_file),
-        "general": make_corpus(root, "general", general, vocabulary_file, max_seq_length=64),
-        "spans": make_corpus(root, "spans", tea, vocabulary_file, objective="spanbert"),
-    }
 
 
 @pytest.fixture

@@ -24,16 +24,14 @@ from albert.pretraining.trainer import REVIEW_INTERVAL, Trainer
 from albert.runtime import Process
 from tests.albert.pretraining.conftest import with_options
 from tests.conftest import save_small_model
-from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory, samples, vocabulary_file, tokenizer):
+def settings(tmp_path_factory, corpora, tokenizer):
     root = tmp_path_factory.mktemp("workspace")
-    shape = {"max_seq_length": 64, "instances": {"sop": "on"}}
     return PretrainSettings(
         run_folder=root / "run",
-        shards=make_corpus(root, "tea", samples / "tea.jsonl", vocabulary_file, **shape),
+        shards=corpora["tea"],
         init=str(save_small_model(root / "small", tokenizer, max_position_embeddings=64)),
         steps=3,
         batch_tokens=512,
