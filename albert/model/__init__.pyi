@@ -19,5 +19,4 @@ from .heads import TokenClassifier as TokenClassifier
 from .heads import initialize as initialize
 from .sizes import encoder_operations as encoder_operations
 from .sizes import sizes_table as sizes_table
-from .span_boundary import Losses as Losses
 from .span_boundary import PretrainingObjective as PretrainingObjective

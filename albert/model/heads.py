@@ -32,6 +32,9 @@ class PretrainingOutput:
     mlm_count: Tensor
     sop_correct: Tensor | None
     sop_count: Tensor | None
+    # beside `loss`: of the span-boundary objective and of the contrast, where there are any
+    boundary_loss: Tensor | None = None
+    contrast_loss: Tensor | None = None
 
 
 class MaskedLanguageModelHead(nn.Module):

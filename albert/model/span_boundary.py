@@ -6,7 +6,7 @@ n = masked positions, T = packed tokens, E = embedding size, H = hidden size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +17,6 @@ from albert.model.heads import PretrainingModel, PretrainingOutput, initialize, 
 
 # width and number of the embeddings of a token's place in its span (Joshi et al. 2020, appendix A: 200)
 _PLACE_WIDTH, _PLACES = 200, 200
-
-
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """Mean losses of a batch."""
-
-    output: PretrainingOutput
-    boundary_loss: Tensor | None = None  # None without the span-boundary objective
-    contrast_loss: Tensor | None = None  # None without `contrast`
 
 
 def span_bounds(masked_index: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,9 +69,9 @@ class PretrainingObjective(nn.Module):
             ensure_dropout(model.encoder)
         self.boundary = SpanBoundaryHead(model) if span_boundary else None
 
-    def forward(self, batch: Batch) -> Losses:
+    def forward(self, batch: Batch) -> PretrainingOutput:
         if self.boundary is None and not self.contrast:
-            return Losses(self.model(batch))
+            return self.model(batch)
         contrast_loss = boundary_loss = None
         index, labels = batch.masked()
         if self.contrast:
@@ -93,4 +84,4 @@ class PretrainingObjective(nn.Module):
             losses, _ = self.model.decoder_losses(self.boundary(hidden, index), labels)
             boundary_loss = losses.sum() / max(len(losses), 1)
         output = self.model.losses(hidden[index], hidden[batch.cu_seqlens[:-1]], batch)
-        return Losses(output, boundary_loss, contrast_loss)
+        return replace(output, boundary_loss=boundary_loss, contrast_loss=contrast_loss)

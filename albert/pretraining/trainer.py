@@ -24,9 +24,9 @@ from albert.learning_rate import learning_rate_at
 from albert.model import (
     IGNORED,
     Batch,
-    Losses,
     PretrainingModel,
     PretrainingObjective,
+    PretrainingOutput,
     start_from_corpus,
     word_width,
 )
@@ -299,21 +299,20 @@ class Trainer:
         """
         settings = self.settings.objective
         with self.precision():
-            losses = self.module(batch)
-        output = losses.output
+            output: PretrainingOutput = self.module(batch)
         loss = weights[0] * output.mlm_loss
         if output.sop_loss is not None:
             loss = loss + (settings.sop_weight * weights[1]) * output.sop_loss
-        if losses.boundary_loss is not None:
-            loss = loss + weights[0] * losses.boundary_loss
-        if losses.contrast_loss is not None:
-            loss = loss + (settings.contrast_weight * weights[0]) * losses.contrast_loss
+        if output.boundary_loss is not None:
+            loss = loss + weights[0] * output.boundary_loss
+        if output.contrast_loss is not None:
+            loss = loss + (settings.contrast_weight * weights[0]) * output.contrast_loss
         if self.process.world_size > 1 and output.sop_loss is None:
             # the processes wait for every parameter's gradient
             loss = loss + 0 * torch.stack([p.sum() for p in self._order_head]).sum()
         # gradients are averaged over the processes
         self.scaler.scale(loss * self.process.world_size).backward()
-        _add(figures, losses)
+        _add(figures, output)
 
     @property
     def is_review_due(self) -> bool:
@@ -423,9 +422,8 @@ def _counts(batch: Batch) -> tuple[int, int]:
 
 
 @torch.no_grad()
-def _add(sums: Tensor, losses: Losses) -> None:
+def _add(sums: Tensor, output: PretrainingOutput) -> None:
     """Add a batch to its corpus's row, in the order of `Figures`."""
-    output = losses.output
     sums[0] += output.mlm_loss.double() * output.mlm_count
     sums[1] += output.mlm_correct
     sums[2] += output.mlm_count
@@ -433,6 +431,6 @@ def _add(sums: Tensor, losses: Losses) -> None:
         sums[3] += output.sop_loss.double() * output.sop_count
         sums[4] += output.sop_correct
         sums[5] += output.sop_count
-    for column, loss in ((6, losses.boundary_loss), (7, losses.contrast_loss)):
+    for column, loss in ((6, output.boundary_loss), (7, output.contrast_loss)):
         if loss is not None:
             sums[column] += loss.double() * output.mlm_count

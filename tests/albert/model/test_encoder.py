@@ -52,8 +52,8 @@ def test_a_batch_without_a_masked_token_has_no_loss_and_a_finite_gradient(span_b
     batch = replace(masked_batch(), masked_index=none, masked_labels=none)
     objective = PretrainingObjective(random_model(), span_boundary=span_boundary)
     losses = objective(batch)
-    assert losses.output.mlm_loss == 0 and losses.boundary_loss == (0 if span_boundary else None)
-    (losses.output.loss + (losses.boundary_loss or 0)).backward()
+    assert losses.mlm_loss == 0 and losses.boundary_loss == (0 if span_boundary else None)
+    (losses.loss + (losses.boundary_loss or 0)).backward()
     assert all(p.grad.isfinite().all() for p in objective.parameters() if p.grad is not None)
 
 
@@ -71,7 +71,7 @@ def test_a_texts_mean_is_told_from_the_other_texts_of_the_batch():
     cosines = torch.nn.functional.cosine_similarity(means[:, None], means[None], dim=-1) / 0.05
     losses = objective(batch)
     torch.testing.assert_close(losses.contrast_loss, -cosines.log_softmax(-1).diagonal().mean())
-    torch.testing.assert_close(losses.output.loss, objective.model(batch).loss)
+    torch.testing.assert_close(losses.loss, objective.model(batch).loss)
 
 
 @pytest.mark.parametrize("share", ["attention", "ffn", "none"])
@@ -217,7 +217,7 @@ def test_products_in_16_bits_repeat_their_shapes_and_nothing_else_changes(dropou
             torch.manual_seed(seed)  # of dropout
             with shapes, torch.autocast("cpu", torch.bfloat16, enabled=half):
                 losses = objective(batch)
-                loss = losses.output.loss + (losses.boundary_loss if span_boundary else 0)
+                loss = losses.loss + (losses.boundary_loss if span_boundary else 0)
                 found = torch.autograd.grad(loss, list(objective.parameters()), materialize_grads=True)
             results.append(torch.cat([g.flatten() for g in found]))
         assert (results[0] - results[1]).norm() < 0.05 * results[1].norm()

@@ -161,8 +161,7 @@ class ChangedLosses:
             if torch.is_grad_enabled():
                 self.number += 1
                 if self.number in self.calls:
-                    bad = replace(losses.output, mlm_loss=losses.output.mlm_loss + by)
-                    return replace(losses, output=bad)
+                    return replace(losses, mlm_loss=losses.mlm_loss + by)
             return losses
 
         monkeypatch.setattr(PretrainingObjective, "forward", changed)
