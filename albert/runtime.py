@@ -118,21 +118,9 @@ class Process:
             dist.all_reduce(values)
         return values
 
-    def any(self, *flags: bool) -> Callable[[], list[bool]]:
-        """Ask which of the flags any process has set; what is returned waits for the others' and says it.
-
-        Every process must call both after the same steps.
-        """
-        if self.world_size == 1:
-            return lambda: list(flags)
-        set_by = torch.tensor(flags).long()
-        asked = dist.all_reduce(set_by, async_op=True)
-
-        def answer() -> list[bool]:
-            asked.wait()
-            return set_by.bool().tolist()
-
-        return answer
+    def any(self, *flags: bool) -> list[bool]:
+        """Which of the flags any process has set. Every process must call it after the same steps."""
+        return self.sum(torch.tensor(flags).long()).bool().tolist()
 
     def is_lost(self, error: RuntimeError) -> bool:
         """Whether an error says that another process is gone."""

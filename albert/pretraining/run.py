@@ -44,8 +44,8 @@ def pretrain(
     Under torchrun this is one of several processes; the first one writes. In it, `on_checkpoint` is called
     with the state, the folder and the run's status, after each checkpoint and for the one resumed from, and
     `check` after each step: it may raise.
-    SIGTERM and Ctrl-C end the run after the current step, or with several GPUs after the next one, with a
-    checkpoint and the status "interrupted".
+    SIGTERM and Ctrl-C end the run after the current step, or with several GPUs within ten, with a checkpoint
+    and the status "interrupted".
     Raises ConfigError or InputError, whose reason `read_failure` returns afterwards.
     """
     bound_caches()
@@ -153,10 +153,6 @@ def _stop_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _nothing() -> list[bool]:
-    return [False, False]
-
-
 class _Run:
     """One process of a run."""
 
@@ -204,7 +200,6 @@ class _Run:
         self.seconds = 0.0  # trained in this process
         self.clock = time.perf_counter()  # up to when they are counted
         self.saved_at = time.monotonic()
-        self.asked = _nothing  # by any process, a step ago
 
     def _log_resuming(self) -> None:
         state, now = self.trainer.state, self.process.world_size
@@ -262,7 +257,9 @@ class _Run:
         evaluation_due = at_end or step % settings.evaluation_interval == 0
         checkpoint_due = at_end or step % settings.checkpoint_interval == 0
         is_due = evaluation_due or checkpoint_due or trainer.is_review_due
-        stop, overdue = self._agree(stop, self._is_checkpoint_overdue(), at_once=is_due)
+        if not is_due and self.process.world_size > 1:
+            return False  # they ask each other only after steps at which they meet anyway
+        stop, overdue = self.process.any(stop, self._is_checkpoint_overdue())
         if not (is_due or stop or overdue):
             return False
         if self._review():
@@ -278,15 +275,6 @@ class _Run:
         if evaluation_due or checkpoint_due:
             self.clock = time.perf_counter()
         return stop
-
-    def _agree(self, stop: bool, overdue: bool, *, at_once: bool) -> list[bool]:
-        """What any process asks for now; of several what they asked for a step ago, unless `at_once`: none
-        waits for the others.
-        """
-        asked = self.process.any(stop, overdue)
-        answer = (asked if at_once or self.process.world_size == 1 else self.asked)()
-        self.asked = _nothing if at_once or any(answer) else asked  # nothing is answered twice
-        return answer
 
     def _begin(self) -> None:
         """Probe and evaluate the start, before the first step."""
