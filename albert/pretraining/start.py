@@ -22,7 +22,7 @@ from albert.pretraining.settings import (
     read_settings,
     write_settings,
 )
-from albert.pretraining.state import BEGIN_ANEW, finish_writing, list_checkpoints
+from albert.pretraining.state import BEGIN_ANEW, list_checkpoints
 from albert.pretraining.tracking import check_tracker
 from data.errors import ConfigError, InputError
 from data.tokenization import encode_alike, find_tokenizer
@@ -158,7 +158,6 @@ def prepare_folder(settings: PretrainSettings) -> None:
     """Store the run's settings in its folder; with resume="never" remove what the run had."""
     folder = settings.run_folder
     folder.mkdir(parents=True, exist_ok=True)
-    finish_writing(folder)
     forget_failure(folder)
     if settings.resume == "never":
         (folder / RESULT_FILE).unlink(missing_ok=True)

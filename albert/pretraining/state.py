@@ -118,8 +118,7 @@ def save_checkpoint(
         os.replace(temporary, folder)
         sync(run_folder)
     except (OSError, SafetensorError) as error:
-        if not is_whole(temporary):  # `finish_writing` renames a whole one
-            shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         whole = next((path for path in list_checkpoints(run_folder) if is_whole(path)), None)
         left = f"{whole.name} is whole" if whole else "there is none before it"
         raise InputError(
@@ -174,15 +173,6 @@ def read_trainer_state(folder: Path) -> TrainerState:
         return parse(TrainerState, content, f"{folder} is of another version of jixu")
     except InputError as error:
         raise InputError(f"{error}; {BEGIN_ANEW}") from None
-
-
-def finish_writing(run_folder: Path) -> None:
-    """Rename whole checkpoints whose writer was killed just before it could."""
-    for temporary in run_folder.glob(f"{_WRITING}*"):
-        folder = run_folder / temporary.name.replace(_WRITING, "checkpoint-", 1)
-        if is_whole(temporary) and not is_whole(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(temporary, folder)
 
 
 def remove_old_checkpoints(run_folder: Path, step: int, keep: int, best_step: int | None = None) -> None:

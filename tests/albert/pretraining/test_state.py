@@ -10,15 +10,9 @@ from albert.batching.stream import Cursor
 from albert.learning_rate import OptimizerName
 from albert.model import PretrainingObjective
 from albert.optim import make_optimizer
-from albert.pretraining import Event, TrainerState, is_whole, list_checkpoints, read_trainer_state
+from albert.pretraining import Event, TrainerState, is_whole, read_trainer_state
 from albert.pretraining.sentinel import Trend
-from albert.pretraining.state import (
-    Best,
-    finish_writing,
-    load_tensors,
-    remove_old_checkpoints,
-    save_checkpoint,
-)
+from albert.pretraining.state import Best, load_tensors, remove_old_checkpoints, save_checkpoint
 from tests.conftest import small_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -93,17 +87,6 @@ def test_a_checkpoint_takes_the_place_of_an_older_one_and_of_what_was_left_of_on
 def test_a_checkpoint_with_one_damaged_file_is_not_whole(saved, file, content):
     (saved / file).unlink() if content is None else (saved / file).write_text(content)
     assert not is_whole(saved)
-
-
-def test_a_whole_checkpoint_whose_writer_was_killed_before_the_rename_is_kept(tmp_path, save):
-    for number in (7, 8, 9):
-        save(step=number).rename(tmp_path / f"writing-{number}")
-    (tmp_path / "writing-8" / "manifest.json").unlink()
-    # it was killed while it removed the step's older one
-    (tmp_path / "checkpoint-9").mkdir()
-    finish_writing(tmp_path)
-    assert [folder.name for folder in list_checkpoints(tmp_path)] == ["checkpoint-9", "checkpoint-7"]
-    assert all(map(is_whole, list_checkpoints(tmp_path)))
 
 
 def test_the_newest_up_to_a_step_and_the_best_are_kept(tmp_path):
