@@ -7,7 +7,7 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
@@ -37,10 +37,7 @@ class Tracker:
         self.sink: _Sink | None = None
         openers = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
         if name is not None:
-            self._try(self._open, openers[name], settings, first_step)
-
-    def _open(self, opener: Callable[..., _Sink], *arguments: object) -> None:
-        self.sink = opener(*arguments)
+            self.sink = self._try(openers[name], settings, first_step)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         if self.sink is not None:
@@ -51,9 +48,9 @@ class Tracker:
             self._try(self.sink.close)
         self.sink = None
 
-    def _try(self, work: Callable[..., object], *arguments: object) -> None:
+    def _try(self, work: Callable[..., Any], *arguments: object) -> Any:
         try:
-            work(*arguments)
+            return work(*arguments)
         except Exception as error:  # no failure of a tracker, of any class, may end a training
             self.sink = None
             lines = str(error).strip().splitlines() or [type(error).__name__]
