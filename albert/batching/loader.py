@@ -25,17 +25,13 @@ class Loader(Generic[Prepared]):
     def __init__(self, data: TrainingData, state: DataState, prepare: Callable[[StepData], Prepared]):
         self.waited = 0.0
         self._data, self._prepare = data, prepare
-        self._begin(state)
+        self.begin(state)
 
-    def _begin(self, state: DataState) -> None:
+    def begin(self, state: DataState) -> None:
+        """Prepare the steps from a place in the data on."""
         self._steps = map(self._prepare, self._data.steps(state))
         self._thread = ThreadPoolExecutor(1, "loader")
         self._ready = deque(self._thread.submit(next, self._steps) for _ in range(_AHEAD))
-
-    def restart(self, state: DataState) -> None:
-        """Discard the prepared steps, and continue from another place in the data."""
-        self.close()
-        self._begin(state)
 
     def __next__(self) -> Prepared:
         started = time.perf_counter()
@@ -45,4 +41,5 @@ class Loader(Generic[Prepared]):
         return step
 
     def close(self) -> None:
+        """End the thread, and discard what it prepared."""
         self._thread.shutdown(cancel_futures=True)

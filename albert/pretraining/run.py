@@ -340,7 +340,7 @@ class _Run:
         self.loader.close()  # else it pads batches for the graphs of the new model
         self.notify(self.trainer.roll_back(wrong))
         self.log.roll_back(self.trainer.state)
-        self.loader.restart(self.trainer.state.data)
+        self.loader.begin(self.trainer.state.data)
         if self.trainer.state.step:
             self._checkpoint("running")
         return True

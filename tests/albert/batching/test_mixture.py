@@ -145,7 +145,8 @@ def test_the_loader_gives_the_same_steps_ahead_of_time_and_ends_its_thread(corpo
         got = next(loader)
         assert got.after == step.after and all(map(same, got.batches, step.batches))
     assert 0 <= loader.waited < 5
-    loader.restart(expected[9].after)
+    loader.close()
+    loader.begin(expected[9].after)
     assert next(loader).after == expected[10].after
     loader.close()
     assert threading.active_count() == before and len(threads) == 2  # one before the restart and one after
