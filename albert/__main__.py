@@ -175,9 +175,9 @@ def diff(first: str, second: str, /) -> int:
     """
     from albert.checkpoints import compare, read_checkpoint
 
-    difference = compare(read_checkpoint(first), read_checkpoint(second))
-    print("\n".join([*difference.lines, difference.summary]))
-    return EXIT_DIFFERENT if difference.lines else 0
+    lines, summary = compare(read_checkpoint(first), read_checkpoint(second))
+    print("\n".join([*lines, summary]))
+    return EXIT_DIFFERENT if lines else 0
 
 
 @checkpoint.command

@@ -54,10 +54,7 @@ class StepData(NamedTuple):
     is_ordered: bool  # whether any sequence of the whole step has an order label
 
 
-class _Next(NamedTuple):
-    corpus: int
-    planned: Planned
-    rule: MaskRule
+_Next = tuple[int, Planned, MaskRule]  # a batch to be packed: its corpus, its rows and what masks it
 
 
 class TrainingData:
@@ -90,7 +87,7 @@ class TrainingData:
             mine, step = self._plan_step(plans, state)
             state = step.after
             waiting.append((mine, step))
-            tokens += sum(item.planned.tokens for item in mine)
+            tokens += sum(planned.tokens for _, planned, _ in mine)
             # the first step is packed alone, so that training need not wait
             if tokens >= _PACKED_TOKENS or state.batches == self.accumulate:
                 yield from self._packed(waiting)
@@ -114,10 +111,10 @@ class TrainingData:
             drawn += planned.tokens
             is_ordered |= planned.is_ordered
             if number % self.world_size == self.rank:
-                mine.append(_Next(corpus, planned, self.rule_at(corpus, step)))
+                mine.append((corpus, planned, self.rule_at(corpus, step)))
         batches = state.batches + self.accumulate
         after = replace(state, batches=batches, cursors=tuple(cursors), tokens=tuple(tokens))
-        return mine, StepData([], [item.corpus for item in mine], after, drawn, is_ordered)
+        return mine, StepData([], [corpus for corpus, *_ in mine], after, drawn, is_ordered)
 
     def rule_at(self, corpus: int, step: int) -> MaskRule:
         """The rule that masks a corpus at a step."""

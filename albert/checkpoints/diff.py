@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from torch import Tensor
 
 from albert.checkpoints.loading import LoadedCheckpoint
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """How two checkpoints differ; without a line they are the same."""
-
-    lines: tuple[str, ...]  # of parameters the most different first
-    summary: str
-
-
-def compare(first: LoadedCheckpoint, second: LoadedCheckpoint) -> Difference:
+def compare(first: LoadedCheckpoint, second: LoadedCheckpoint) -> tuple[list[str], str]:
+    """A line for each difference, of parameters the largest first, and a summary."""
     a, b = ({name: one.value(name) for name in one.parts} for one in (first, second))
     before, after = asdict(first.config), asdict(second.config)
     shapes = {name: (tuple(a[name].shape), tuple(b[name].shape)) for name in a if name in b}
@@ -32,9 +25,7 @@ def compare(first: LoadedCheckpoint, second: LoadedCheckpoint) -> Difference:
         for name in differing
     ]
     same = len(gaps) - len(differing)
-    return Difference(
-        tuple(lines), f"{same} parameter(s) the same to the bit, {len(differing)} with other values"
-    )
+    return lines, f"{same} parameter(s) the same to the bit, {len(differing)} with other values"
 
 
 def _gap(a: Tensor, b: Tensor) -> tuple[float, float]:

@@ -7,28 +7,23 @@ starts from trained layers, tiled in order as in Gong et al. 2019 (progressive s
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 from albert.model.config import AlbertConfig, Share
 from albert.model.heads import PretrainingModel
 from data.errors import ConfigError
-
-# from each way of sharing, those with at least as many parameters
-_LOOSER: dict[str, tuple[str, ...]] = {
-    "all": ("all", "attention", "ffn", "none"),
-    "attention": ("attention", "none"),
-    "ffn": ("ffn", "none"),
-    "none": ("none",),
-}
 
 
 def grown_config(config: AlbertConfig, *, share: Share | None, num_hidden_layers: int | None) -> AlbertConfig:
     """The config with less sharing or another depth. Raises ConfigError for what would lose parameters."""
     share = share or config.share
     layers = num_hidden_layers or config.num_hidden_layers
-    if share not in _LOOSER[config.share]:
+    # those with at least as many parameters
+    looser = [one for one in get_args(Share) if config.share in (one, "all") or one == "none"]
+    if share not in looser:
         raise ConfigError(
             f"share={share!r}: the checkpoint has share={config.share!r}, which can become "
-            f"{', '.join(_LOOSER[config.share])}"
+            f"{', '.join(looser)}"
         )
     if layers < config.num_hidden_layers and config.attentions + config.feed_forwards > 2:
         raise ConfigError(

@@ -197,7 +197,7 @@ def test_a_checkpoint_is_pushed_with_its_card_and_refused_without_a_licence(
     assert push(folder, "hf:org/albert-tea") == "https://huggingface.co/org/albert-tea/commit/1"
     names = {path.name for path in folder.iterdir()} - {"trainer_state.safetensors"}
     assert set(hub.files) == names
-    assert not compare(read_checkpoint(folder), read_checkpoint("hf:org/albert-tea")).lines
+    assert not compare(read_checkpoint(folder), read_checkpoint("hf:org/albert-tea"))[0]
     assert AutoTokenizer.from_pretrained(folder).model_max_length == 512
     monkeypatch.setenv("HF_TOKEN", "hf_bad")
     with pytest.raises(InputError, match=r"cannot be pushed to hf:org/albert-tea: .*403"):
