@@ -34,16 +34,11 @@ _TENSORFLOW_NEEDED = (
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """The object in a JSON file. Raises ConfigError with the place of the fault."""
+    """The object in a JSON file. Raises ConfigError that says where it is broken."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}: {error.msg}"
-        raise ConfigError(f"{path} is not JSON ({where})") from None
-    except RecursionError:
-        raise ConfigError(f"{path} is not JSON anyone wrote: it is nested too deeply") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is not a JSON object")
     return content
