@@ -32,6 +32,19 @@ def addresses():
         yield
 
 
+@pytest.fixture(params=["triton", "torch"])
+def either(request):
+    """Return the package with its kernels in use, then with what computes the same on a CPU by itself."""
+    if request.param == "triton":
+        yield request.getfixturevalue("triton")
+        return
+    if torch.cuda.is_available():
+        pytest.skip("of a GPU torch is the reference")
+    kernels.use("torch")
+    yield kernels
+    kernels.use("auto")
+
+
 @pytest.fixture
 def triton():
     """Return the package with its kernels in use: in the interpreter where there is no GPU."""

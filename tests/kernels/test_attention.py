@@ -25,8 +25,8 @@ LONG = [513, 1, 128, 31, 2]
     [([1], 26), ([5, 0, 64, 33], 28), ([5, 0, 64, 33], 32), (MIXED, 26), (MIXED, 64), ([3, 70], 160)],
     ids=str,
 )
-def test_output_and_gradients_match_double_precision(triton, lengths, head_dim):
-    checks.attention(triton, lengths, head_dim)
+def test_output_and_gradients_match_double_precision(either, lengths, head_dim):
+    checks.attention(either, lengths, head_dim)
 
 
 def test_a_shape_whose_table_says_so_runs_flash_attention_where_that_can(triton, monkeypatch):
@@ -44,23 +44,23 @@ def test_a_shape_whose_table_says_so_runs_flash_attention_where_that_can(triton,
 
 
 @pytest.mark.parametrize("head_dim", [26, 64])
-def test_half_precision_is_no_worse_than_torchs(triton, head_dim):
-    checks.attention(triton, [5, 0, 64, 33], head_dim, torch.float16)
+def test_half_precision_is_no_worse_than_torchs(either, head_dim):
+    checks.attention(either, [5, 0, 64, 33], head_dim, torch.float16)
 
 
-def test_lengths_from_1_to_513_in_one_batch(triton):
-    checks.attention(triton, LONG, 32, heads=1)
+def test_lengths_from_1_to_513_in_one_batch(either):
+    checks.attention(either, LONG, 32, heads=1)
 
 
 @pytest.mark.parametrize("lengths, dropout_p", [([1, 30, 7], 0.1), ([70, 3], 0.6)], ids=str)
-def test_dropout_is_the_references_forward_and_backward(triton, lengths, dropout_p):
-    checks.attention(triton, lengths, 26, dropout_p=dropout_p)
+def test_dropout_is_the_references_forward_and_backward(either, lengths, dropout_p):
+    checks.attention(either, lengths, 26, dropout_p=dropout_p)
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0]], ids=str)
-def test_nothing_in_nothing_out(triton, lengths):
+def test_nothing_in_nothing_out(either, lengths):
     qkv = torch.randn(0, 3, 2, 32, device=DEVICE, requires_grad=True)
-    triton.attention(qkv, offsets(lengths), 0).sum().backward()
+    either.attention(qkv, offsets(lengths), 0).sum().backward()
     assert qkv.grad.shape == qkv.shape
 
 

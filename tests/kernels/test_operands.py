@@ -7,8 +7,8 @@ from tests.kernels import operand_checks
 
 
 @pytest.mark.parametrize("operator", list(operand_checks.CALLS))
-def test_strided_operands_give_the_same_bits(triton, operator):
-    operand_checks.strided(triton, operator)
+def test_strided_operands_give_the_same_bits(either, operator):
+    operand_checks.strided(either, operator)
 
 
 @pytest.mark.parametrize("operator", list(operand_checks.CALLS))
