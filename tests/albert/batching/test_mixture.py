@@ -7,11 +7,8 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from albert.batching import DataState, InstanceStream, Loader, Phase, TrainingData, is_held_out
-from albert.batching.mixture import _furthest_behind
 from data.errors import InputError
 from tests.corpora import make_corpus
 
@@ -46,20 +43,6 @@ def test_shares_of_the_tokens_are_kept_to_within_a_batch(corpora):
     for step in steps_of(data(corpora, [Phase(STEPS, (0.7, 0.3))])):
         drawn[step.corpora[0]] += step.batches[0].tokens
         assert abs(drawn[1] - 0.3 * sum(drawn)) <= 300 and step.after.tokens == tuple(drawn)
-
-
-@given(
-    st.lists(st.floats(0.05, 1), min_size=2, max_size=4),
-    st.lists(st.integers(100, 300), min_size=50, max_size=50),
-)
-def test_no_corpus_is_ever_further_behind_than_a_batch_for_each_other(weights, sizes):
-    shares = [weight / sum(weights) for weight in weights]
-    tokens = [0] * len(shares)
-    for size in sizes:
-        tokens[_furthest_behind(shares, tokens)] += size
-        ahead = [t - s * sum(tokens) for s, t in zip(shares, tokens, strict=True)]
-        # only one that is behind is taken, so none is ahead by more than a batch; and they add up to nothing
-        assert max(ahead) <= 300 and min(ahead) >= -300 * (len(shares) - 1)
 
 
 def test_any_step_can_be_resumed_from(corpora):
