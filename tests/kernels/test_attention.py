@@ -20,11 +20,13 @@ MIXED = [1, 0, 17, 130, 64, 65]
 LONG = [513, 1, 128, 31, 2]
 
 
-@pytest.mark.parametrize(
-    "lengths, head_dim",
-    [([1], 26), ([5, 0, 64, 33], 28), ([5, 0, 64, 33], 32), (MIXED, 26), (MIXED, 64), ([3, 70], 160)],
-    ids=str,
-)
+SHAPES = [
+    ([1], 26), ([6, 6, 6], 26), ([5, 0, 64, 33], 28), ([5, 0, 64, 33], 32), (MIXED, 26), (MIXED, 64),
+    ([3, 70], 160),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lengths, head_dim", SHAPES, ids=str)
 def test_output_and_gradients_match_double_precision(either, lengths, head_dim):
     checks.attention(either, lengths, head_dim)
 
@@ -43,9 +45,11 @@ def test_a_shape_whose_table_says_so_runs_flash_attention_where_that_can(triton,
         assert len(ran) == takes
 
 
-@pytest.mark.parametrize("head_dim", [26, 64])
-def test_half_precision_is_no_worse_than_torchs(either, head_dim):
-    checks.attention(either, [5, 0, 64, 33], head_dim, torch.float16)
+@pytest.mark.parametrize(
+    "lengths, head_dim", [([9, 10, 8], 26), ([5, 0, 64, 33], 26), ([5, 0, 64, 33], 64)], ids=str
+)
+def test_half_precision_is_no_worse_than_torchs(either, lengths, head_dim):
+    checks.attention(either, lengths, head_dim, torch.float16)
 
 
 def test_lengths_from_1_to_513_in_one_batch(either):

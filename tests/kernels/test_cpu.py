@@ -129,11 +129,9 @@ def test_the_loss_under_autocast_is_close_to_fp32_and_its_gradients_have_the_par
         assert (got - want).norm() <= 2**-6 * want.norm()
 
 
-def test_neighbouring_sequences_never_meet():
-    qkv, cu_seqlens = torch.randn(20, 3, 2, 26), offsets([7, 9, 4])
-    clean = kernels.attention(qkv, cu_seqlens, 9)[:7]
-    qkv[7:16] = float("nan")
-    assert torch.equal(kernels.attention(qkv, cu_seqlens, 9)[:7], clean)
+@pytest.mark.parametrize("long", [False, True])
+def test_neighbouring_sequences_never_meet(long):
+    checks.attention_without_neighbours(kernels, long)
 
 
 def test_gradients_of_a_shared_weight_add_up_in_fp32():
