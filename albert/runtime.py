@@ -120,6 +120,8 @@ class Process:
 
     def any(self, *flags: bool) -> list[bool]:
         """Which of the flags any process has set. Every process must call it after the same steps."""
+        if self.world_size == 1:
+            return list(flags)
         return self.sum(torch.tensor(flags).long()).bool().tolist()
 
     def is_lost(self, error: RuntimeError) -> bool:

@@ -19,7 +19,6 @@ from .saving import record_sources as record_sources
 from .saving import save_model as save_model
 from .saving import save_tensors as save_tensors
 from .saving import save_with_head as save_with_head
-from .source import CONFIG_FILE as CONFIG_FILE
 from .source import HUB_PREFIX as HUB_PREFIX
 from .source import Source as Source
 from .source import find_source as find_source
