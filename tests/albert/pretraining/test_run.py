@@ -336,14 +336,6 @@ def test_a_run_cancelled_in_a_step_saves_the_step_before_unless_weights_were_cha
     assert_same(result.checkpoint, whole.checkpoint)
 
 
-def run_apart(settings, tmp_path, before="pass"):
-    """`python -m albert.pretraining` in another process; returns it when it has ended."""
-    write_settings(settings, tmp_path / "settings.json")
-    code = f"{before}; import runpy; runpy.run_module('albert.pretraining', run_name='__main__')"
-    command = [sys.executable, "-c", code, str(tmp_path / "settings.json")]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-
-
 def test_a_full_disk_ends_the_run_with_the_last_checkpoint_whole(settings, tmp_path):
     straight = replace(settings, steps=8)
     newest = pretrain(straight).checkpoint
@@ -351,11 +343,14 @@ def test_a_full_disk_ends_the_run_with_the_last_checkpoint_whole(settings, tmp_p
     half = max(path.stat().st_size for path in newest.iterdir()) // 2
     whole = shutil.copytree(newest, tmp_path / "whole")
     (newest / "model.safetensors").write_bytes(b"")
-    limit = (
-        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({half}, {half}))"
+    limited = (
+        "import resource, runpy, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({half}, {half})); "
+        "runpy.run_module('albert.pretraining', run_name='__main__')"
     )
-    ended = run_apart(straight, tmp_path, before=limit)
+    write_settings(straight, tmp_path / "settings.json")
+    command = [sys.executable, "-c", limited, str(tmp_path / "settings.json")]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 2, ended.stderr
     assert "checkpoint-8 could not be written" in ended.stderr and "checkpoint-4 is whole" in ended.stderr
     assert "Traceback" not in ended.stderr and not list(straight.run_folder.glob("writing-*"))
