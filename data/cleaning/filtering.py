@@ -88,7 +88,7 @@ def drop_reasons(
 ) -> list[str | None]:
     """Give each document the reason to drop it, or None; `texts` went through `cleaning`.
 
-    `languages`: of each text, if known.
+    `languages`: of each text, if the rules name some.
     """
     several = np.diff(measures.first_sentence) >= FEW_SENTENCES
     checks = {
@@ -104,7 +104,7 @@ def drop_reasons(
     if rules.blocklist:
         pattern = _blocked(rules.blocklist, cleaning)
         checks["blocked_words"] = np.array([len(pattern.findall(text)) > rules.max_blocked for text in texts])
-    if languages:
+    if rules.languages:
         checks["language"] = np.array([language not in rules.languages for language in languages])
     reasons = np.select(list(checks.values()), list(checks), "")  # of several, the first
     return [reason or None for reason in reasons.tolist()]

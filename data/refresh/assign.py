@@ -55,7 +55,6 @@ def connect(staging: Path, threads: int) -> duckdb.DuckDBPyConnection:
             "temp_directory": str(staging / "duckdb"),
             "memory_limit": _MEMORY,
             "threads": threads,
-            "preserve_insertion_order": True,
         }
     )
 

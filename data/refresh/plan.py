@@ -21,8 +21,6 @@ from data.storage import base_name, is_remote, size_and_digest
 from data.tokenization import find_tokenizer, load_tokenizer, tokenizer_digest
 from data.workspace import Workspace
 
-# options of a later release: unset they are left out of the recipe, so that older corpora stay current
-_LATER = ("languages", "max_perplexity")
 BUILDING_VERSION = 10  # raise it when words, tokens, instances or masks change for the same text
 
 
@@ -183,7 +181,6 @@ def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object
     if settings.dictionary:
         segmenter(settings.dictionary)
     blocklist = settings.quality.blocklist
-    quality = asdict(replace(settings.quality, blocklist=None))
     contents = {
         "tokenizer": tokenizer_digest(tokenizer_path),
         "guard": [sha256(Path(path)) for path in settings.guard.files],
@@ -200,10 +197,9 @@ def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object
         "max_ngram": settings.masking.max_ngram,
         "max_predictions": settings.masking.max_predictions,
         "cleaning": asdict(settings.cleaning),
-        "quality": {name: value for name, value in quality.items() if value or name not in _LATER},
+        "quality": asdict(replace(settings.quality, blocklist=None)),
         "duplicates": asdict(settings.duplicates),
         "guard": asdict(replace(settings.guard, files=())),
-        "dictionaries": (),
         "contents": contents,
         "reading_version": READING_VERSION,
         "building_version": BUILDING_VERSION,

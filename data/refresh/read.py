@@ -27,7 +27,7 @@ from data.instances import list_column
 from data.refresh.settings import RefreshSettings
 from data.sources import REPLACEMENT, Dropped, RawDocument, document_id, read_documents
 
-READING_VERSION = 12  # raise it when cleaning, splitting or filtering change what they give
+READING_VERSION = 13  # raise it when cleaning, splitting or filtering change what they give
 
 # everything a source held in order, dropped documents included; stored as long as a version uses it
 LISTING = pa.schema(
@@ -49,9 +49,9 @@ LISTING = pa.schema(
         ("sentence_hashes", pa.list_(pa.uint64())),
         ("sentence_lengths", pa.list_(pa.int32())),
         ("bands", pa.list_(pa.uint32(), BANDS)),
+        ("language", pa.string()),  # null unless the rules name languages
     ]
 )
-_WITH_LANGUAGE = LISTING.append(pa.field("language", pa.string()))  # if the rules name languages
 # the text of kept documents, until it is in a shard
 STAGED = pa.schema(
     [("doc_id", pa.string()), ("source_uri", pa.string()), ("sentences", pa.list_(pa.string()))]
@@ -79,7 +79,7 @@ class _Item(NamedTuple):
 class _Batch(NamedTuple):
     items: list[_Item]
     measures: Measures
-    languages: list[str | None]  # of each item; empty if the rules name none
+    languages: Sequence[str | None]  # of each item; None if the rules name none
     dropped: list[tuple[str, str] | None]  # stage and reason, of each item
     hits: np.ndarray
 
@@ -92,12 +92,11 @@ def read_source(uri: str, listing: Path, staged: Path, settings: RefreshSettings
 
     Syncs nothing: the listings of many sources are synced together.
     """
-    schema = _WITH_LANGUAGE if settings.quality.languages else LISTING
     with (
         replacing(listing, durable=False) as listing_tmp,
         replacing(staged, durable=False) as staged_tmp,
         pq.ParquetWriter(
-            listing_tmp, schema, compression="zstd", use_dictionary=False, write_page_checksum=True
+            listing_tmp, LISTING, compression="zstd", use_dictionary=False, write_page_checksum=True
         ) as listing_writer,
         pq.ParquetWriter(staged_tmp, STAGED, compression="zstd", use_dictionary=False) as text_writer,
     ):
@@ -146,7 +145,7 @@ def _judge(items: list[_Item], settings: RefreshSettings) -> _Batch:
     sentences = [item.sentences for item in items]
     measures = measure(sentences)
     texts = [item.text for item in items]
-    languages = languages_of(texts) if settings.quality.languages else []
+    languages = languages_of(texts) if settings.quality.languages else [None] * len(texts)
     filtered = drop_reasons(texts, measures, settings.quality, languages, settings.cleaning)
     pairs = zip(items, filtered, strict=True)
     dropped = [item.dropped or (("filter", reason) if reason else None) for item, reason in pairs]
@@ -183,7 +182,7 @@ def _listing_table(batch: _Batch, settings: RefreshSettings, staged_row: int) ->
         "bands": bands,
         "language": batch.languages,
     }
-    return pa.table(columns, schema=_WITH_LANGUAGE if batch.languages else LISTING)
+    return pa.table(columns, schema=LISTING)
 
 
 def read_sentences(sources: Sequence[str]) -> Iterator[str]:
