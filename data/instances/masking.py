@@ -99,14 +99,6 @@ class _Groups(NamedTuple):
     keys: np.ndarray  # [G] uint64, lower ones are masked first
 
 
-class _Spans(NamedTuple):
-    """The masked tokens, ascending."""
-
-    starts: np.ndarray  # [G], first token of each
-    ends: np.ndarray  # [G], last token + 1
-    sequences: np.ndarray  # [G]
-
-
 def word_keys(input_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Hash the token ids of each word, [W] uint64."""
     if not len(starts):
@@ -234,10 +226,10 @@ def _groups(words: _Words, draws: _Draws, drawn: np.ndarray, longest: int | None
     return _Groups(starts, edges.take(starts), edges.take(ends), words.sequences.take(stretches), keys)
 
 
-def _choose(words: _Words, groups: _Groups, budget: np.ndarray, most: int, longest: int) -> _Spans:
+def _choose(words: _Words, groups: _Groups, budget: np.ndarray, most: int, longest: int) -> _Groups:
     """Choose groups of at most `longest` words in the order of their keys until the budget is spent.
 
-    The last group of a sequence is cut after a word. At most `most` tokens are chosen.
+    The last group of a sequence is cut after a word. At most `most` tokens are chosen. Ascending by place.
     """
     order = np.argsort(groups.sequences.astype(np.uint64) << np.uint64(32) | groups.keys, kind="stable")
     taken = np.concatenate([[0], np.cumsum((groups.ends - groups.starts).take(order))])
@@ -260,7 +252,7 @@ def _choose(words: _Words, groups: _Groups, budget: np.ndarray, most: int, longe
     is_chosen[cut] = ends[cut] > groups.starts[cut]
     chosen = np.flatnonzero(is_chosen)
     chosen = chosen[np.argsort(groups.starts[chosen], kind="stable")]
-    return _Spans(groups.starts.take(chosen), ends.take(chosen), groups.sequences.take(chosen))
+    return _Groups(*(column.take(chosen) for column in groups._replace(ends=ends)))
 
 
 def _cut(
@@ -293,7 +285,7 @@ def last_word_draw(keys: np.ndarray) -> np.ndarray:
     return (mix(keys + _LAST_WORD) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def _replace(block: _Block, spans: _Spans, vocabulary: MaskVocabulary, rule: MaskRule) -> Masks:
+def _replace(block: _Block, spans: _Groups, vocabulary: MaskVocabulary, rule: MaskRule) -> Masks:
     input_ids = block.input_ids
     objective = find_objective(rule.objective)
     lengths = spans.ends - spans.starts

@@ -57,17 +57,6 @@ class Piece:
     replaces: str | None  # path of the current shard whose place it takes, if any
 
 
-class SegmentedDocuments(NamedTuple):
-    """Documents with their words. D = documents, w = words."""
-
-    doc_ids: list[str]
-    source_uris: list[str]
-    text: str  # sentences, a line end after each
-    word_lengths: np.ndarray  # [w], characters; a line end is a word
-    sentences: np.ndarray  # [D], lines of each document
-    has_order: np.ndarray  # [D], whether the order of its sentences is learnt
-
-
 class _Part(NamedTuple):
     """What one batch of documents gives."""
 
@@ -103,9 +92,8 @@ def build_shard(
         if find_objective(settings.objective).packs:
             sides = sides_of([_text([row]) for row in rows])
             rows = [rows[number] for number in np.argsort(sides, kind="stable")]
-        batch = _segment(rows, words_of)
-        parts.append(_build_part(batch, len(doc_ids), tokenizer, settings))
-        doc_ids += batch.doc_ids
+        parts.append(_build_part(rows, len(doc_ids), words_of, tokenizer, settings))
+        doc_ids += [row["doc_id"] for row in rows]
     instances = _concatenate([made for part in parts for made in part.instances])
     if not len(instances):
         return None
@@ -124,15 +112,20 @@ def build_shard(
 
 
 def _build_part(
-    batch: SegmentedDocuments, first: int, tokenizer: Tokenizer, settings: RefreshSettings
+    rows: Sequence[dict], first: int, words_of: Segmenter, tokenizer: Tokenizer, settings: RefreshSettings
 ) -> _Part:
     """Make the instances of a batch; `first` is the number of its first document within the shard."""
     length = settings.max_seq_length
-    table = _documents_table(batch)
+    text, is_segmented = _text(rows), "words" in rows[0]
+    if is_segmented:
+        words = np.array([len(w) for row in rows for words in row["words"] for w in (*words, "\n")])
+    else:
+        words = words_of.lengths(text)
+    sentences = np.array([len(row["words" if is_segmented else "sentences"]) for row in rows])
+    table = _documents_table(rows, text, words, sentences)
     sides = sides_of(table["text"].to_pylist())
-    documents = tokenize_documents(
-        batch.doc_ids, batch.text, batch.word_lengths, batch.sentences, tokenizer, length - 3
-    )
+    doc_ids = [row["doc_id"] for row in rows]
+    documents = tokenize_documents(doc_ids, text, words, sentences, tokenizer, length - 3)
     instances = []
     for copy in range(settings.instances.copies):
         made = build_instances(
@@ -140,7 +133,7 @@ def _build_part(
             tokenizer,
             find_objective(settings.objective),
             max_seq_length=length,
-            sop=batch.has_order,
+            sop=np.array([row["has_order"] for row in rows]),
             copy=copy,
             seed=settings.seed,
         )
@@ -217,49 +210,36 @@ def _assigned(path: Path) -> Iterator[pa.Table]:
             first = end
 
 
-def _segment(rows: Sequence[dict], words_of: Segmenter) -> SegmentedDocuments:
-    text = _text(rows)
-    if "words" in rows[0]:
-        lengths = np.array([len(w) for row in rows for words in row["words"] for w in (*words, "\n")])
-    else:
-        lengths = words_of.lengths(text)
-    sentences = [len(row["words"] if "words" in row else row["sentences"]) for row in rows]
-    return SegmentedDocuments(
-        [row["doc_id"] for row in rows],
-        [row["source_uri"] for row in rows],
-        text,
-        lengths,
-        np.array(sentences, dtype=np.int64),
-        np.array([row["has_order"] for row in rows]),
-    )
+def _documents_table(
+    rows: Sequence[dict], text: str, word_lengths: np.ndarray, sentences: np.ndarray
+) -> pa.Table:
+    """Make rows of the documents file from offsets, so that no word becomes a Python string again.
 
-
-def _documents_table(batch: SegmentedDocuments) -> pa.Table:
-    """Make rows of the documents file from offsets, so that no word becomes a Python string again."""
-    codes = np.frombuffer(batch.text.encode("utf-32-le"), dtype=np.uint32)
+    `word_lengths` [w] in characters, a line end being a word; `sentences` [D], each of which ends a line.
+    """
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     line_ends = np.flatnonzero(codes == ord("\n"))  # positions in the text, [lines]
-    last_lines = np.cumsum(batch.sentences) - 1
+    last_lines = np.cumsum(sentences) - 1
     begins = np.concatenate([[0], line_ends[last_lines] + 1])
-    texts = [
-        batch.text[a:b] for a, b in zip(begins[:-1].tolist(), line_ends[last_lines].tolist(), strict=True)
-    ]
+    texts = [text[a:b] for a, b in zip(begins[:-1].tolist(), line_ends[last_lines].tolist(), strict=True)]
     width = 1 + (codes > 0x7F).astype(np.int64) + (codes > 0x7FF) + (codes > 0xFFFF)
     width[line_ends] = 0
     bytes_before = np.concatenate([[0], np.cumsum(width)])
-    ends = np.cumsum(batch.word_lengths)  # of words, in characters
+    ends = np.cumsum(word_lengths)  # of words, in characters
     is_line_end = np.isin(ends - 1, line_ends)
-    offsets = np.append(bytes_before[(ends - batch.word_lengths)[~is_line_end]], bytes_before[-1])
-    content = batch.text.replace("\n", "").encode("utf-8")
+    offsets = np.append(bytes_before[(ends - word_lengths)[~is_line_end]], bytes_before[-1])
+    content = text.replace("\n", "").encode("utf-8")
     words = pa.StringArray.from_buffers(
         len(offsets) - 1, pa.py_buffer(offsets.astype(np.int32).tobytes()), pa.py_buffer(content)
     )
     # words before each line end, other line ends not counted
     per_line = np.flatnonzero(is_line_end) - np.arange(len(line_ends))
     lines = list_column(words, np.concatenate([[0], per_line]))
-    nested = list_column(lines, np.concatenate([[0], np.cumsum(batch.sentences)]))
-    words_before = np.concatenate([[0], per_line[np.cumsum(batch.sentences) - 1]])
+    nested = list_column(lines, np.concatenate([[0], np.cumsum(sentences)]))
+    words_before = np.concatenate([[0], per_line[np.cumsum(sentences) - 1]])
     counts = pa.array(np.diff(words_before), pa.int64())
-    return pa.table([batch.doc_ids, batch.source_uris, texts, nested, counts], schema=DOCUMENTS)
+    names = ([row[name] for row in rows] for name in ("doc_id", "source_uri"))
+    return pa.table([*names, texts, nested, counts], schema=DOCUMENTS)
 
 
 def _concatenate(parts: Sequence[Instances]) -> Instances:
