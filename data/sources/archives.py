@@ -33,9 +33,8 @@ _COMPRESSED_TARS = (".tgz", ".tbz2", ".txz")
 MAX_EXPANSION = 200  # decompressed bytes to one compressed one; real text stays under 30
 _ALWAYS_ALLOWED = 1 << 24  # bytes, however small the file
 _BUFFER, _UNIT = 1 << 18, 1 << 13
-_LOCAL = struct.Struct(
-    "<2x2H8xL4x2H"
-)  # of a zip member's header: flags, method, bytes, lengths of name and extra
+# of a zip member's header: flags, method, bytes, lengths of name and extra
+_LOCAL = struct.Struct("<2x2H8xL4x2H")
 # the errors of a damaged file; NotImplementedError: an unknown method, RuntimeError: a password
 DAMAGED = (
     *(OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError),
@@ -167,7 +166,6 @@ def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
         yield from _rescued_members(uri, raw)
         yield Part(f"{uri}#{one_line(error)}", "", None, "unreadable_file")
         return
-    lost: dict[str, Part] = {}  # by their name
     with archive:
         for member in archive.infolist():
             if member.filename.endswith("/"):  # is_dir() fails without a name
@@ -182,13 +180,7 @@ def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
                         inner, member.filename, stream, member.compress_size, member.file_size
                     )
             except DAMAGED as error:
-                reason = f"{inner}#{one_line(error)}"
-                lost[member.filename] = Part(reason, member.filename, None, "unreadable_file")
-    if lost:  # they may stand elsewhere than the directory says
-        for part in _rescued_members(uri, raw):
-            if part.file and lost.pop(part.uri.removeprefix(f"{uri}!"), None):
-                yield part
-    yield from lost.values()
+                yield Part(f"{inner}#{one_line(error)}", member.filename, None, "unreadable_file")
 
 
 def _rescued_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
