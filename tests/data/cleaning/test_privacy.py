@@ -1,7 +1,7 @@
 import pytest
 
 from data.cleaning import CleaningRules, clean_and_count
-from data.cleaning.privacy import PLACEHOLDERS, is_bank_card, is_id_card, scrub
+from data.cleaning.privacy import PLACEHOLDERS, scrub
 
 
 @pytest.mark.parametrize(
@@ -11,6 +11,9 @@ from data.cleaning.privacy import PLACEHOLDERS, is_bank_card, is_id_card, scrub
         ("电话+86 138 0013 8000。", "phone"),
         ("总机010-62771234。", "phone"),
         ("客服400-800-1234。", "phone"),
+        ("客服400-8888-888。", "phone"),
+        ("座机0755-88888888-801。", "phone"),
+        ("座机(010)62771234-8。", "phone"),
         ("联系人：张三-13812345678-李四", "phone"),
         ("卡号-4111111111111111", "bank_card"),
         ("写信到zhang.san+tea@mail.example.com吧", "email"),
@@ -21,7 +24,7 @@ from data.cleaning.privacy import PLACEHOLDERS, is_bank_card, is_id_card, scrub
 )
 def test_each_kind_is_found_and_counted(text, kind):
     clean, counts = scrub(text, PLACEHOLDERS)
-    assert counts == {kind: 1} and "〔" in clean
+    assert counts == {kind: 1} and "〔" in clean and not any(map(str.isdigit, clean))
     assert scrub(clean, PLACEHOLDERS) == (clean, {})
 
 
@@ -36,25 +39,16 @@ def test_each_kind_is_found_and_counted(text, kind):
         "1.5-13812345678",
         "110105-13812345678-1",
         "0.4111111111111111",
+        "卡号4111 1111 1111 1112转账",
     ],
 )
 def test_numbers_that_are_none_of_them_stay(text):
     assert scrub(text, PLACEHOLDERS) == (text, {})
 
 
-@pytest.mark.parametrize("number", ["0755-88888888-801", "(010)62771234-8", "400-8888-888"])
-def test_a_number_goes_with_its_extension(number):
-    assert scrub(f"座机{number}。", ["phone"]) == ("座机〔电话〕。", {"phone": 1})
-
-
 def test_only_what_is_asked_for_is_replaced():
     text = "电话13800138000，信箱a@b.cn"
     assert scrub(text, ["email"]) == ("电话13800138000，信箱〔邮箱〕", {"email": 1})
-
-
-def test_check_digits_decide():
-    assert is_id_card("11010519491231002X") and not is_id_card("110105194912310021")
-    assert is_bank_card("4111 1111 1111 1111") and not is_bank_card("4111 1111 1111 1112")
 
 
 @pytest.mark.parametrize(

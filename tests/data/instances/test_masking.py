@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from data.hashing import mix, random_bits, salt, uniform
 from data.instances import (
@@ -57,26 +55,6 @@ def words_of(ids, word_starts, tokenizer):
     special = np.isin(ids, mask_vocabulary(tokenizer).special_ids)
     edges = [*np.flatnonzero(word_starts | special), len(special)]
     return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if not special[a]]
-
-
-@given(seed=st.integers(0, 2**31), epoch=st.integers(0, 2**32 - 1), objective=st.sampled_from([*OBJECTIVES]))
-def test_masks_keep_their_invariants(instances, tokenizer, seed, epoch, objective):
-    chosen = choose(instances, np.arange(seed % 7, len(instances), 7))
-    input_ids, word_starts, cu_seqlens, _ = chosen
-    masks = draw(chosen, tokenizer, MaskRule(objective=objective), seed, epoch)
-    assert (np.diff(masks.positions) > 0).all()
-    assert (masks.labels == input_ids[masks.positions]).all()  # a label is the plain id
-    assert not np.isin(masks.labels, mask_vocabulary(tokenizer).special_ids).any()
-    masked = np.zeros(len(input_ids), dtype=bool)
-    masked[masks.positions] = True
-    for begin, end in zip(cu_seqlens, cu_seqlens[1:], strict=False):
-        here = masked[begin:end]
-        words = words_of(input_ids[begin:end], word_starts[begin:end], tokenizer)
-        taken = [(a, b) for a, b in words if here[a]]
-        assert all(here[a:b].all() for a, b in taken) and here.sum() == sum(b - a for a, b in taken)
-        tokens, longest = sum(b - a for a, b in words), max(b - a for a, b in words)
-        budget = max(1, round(0.15 * tokens))
-        assert budget - longest < here.sum() < budget + longest
 
 
 def slow_masks(input_ids, word_starts, key, probabilities, tokenizer, most=10**9):
@@ -213,10 +191,3 @@ def test_random_numbers_are_even_and_streams_differ():
     first, second = uniform(keys, keys, 0), uniform(keys, keys, 1)
     assert abs(first.mean() - 0.5) < 3 / (12 * 20_000) ** 0.5
     assert abs(np.corrcoef(first, second)[0, 1]) < 3 / 20_000**0.5
-
-
-@given(seed=st.integers(0, 2**31), most=st.integers(1, 6), objective=st.sampled_from([*OBJECTIVES]))
-def test_at_most_max_predictions(arrays, tokenizer, seed, most, objective):
-    masks = draw(arrays, tokenizer, MaskRule(max_predictions=most, objective=objective), seed)
-    counts = np.bincount(np.searchsorted(arrays[2], masks.positions, side="right") - 1)
-    assert counts.max() == most

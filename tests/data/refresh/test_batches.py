@@ -73,9 +73,3 @@ def test_a_file_that_seems_unchanged_weighs_little_and_one_elsewhere_much(tmp_pa
         assert counts(known)[0] == expected
     remote = [SourceFile(f"s3://bucket/{number}", SourceRules()) for number in range(300)]
     assert counts(remote) == [1] * 300
-
-
-def test_a_file_that_is_gone_by_now_is_left_to_the_reader(tmp_path):
-    files = files_of(tmp_path, [1000] * 3)
-    (tmp_path / "00001.txt").unlink()
-    assert counts(files) == [1] * 3
