@@ -12,6 +12,7 @@ import lzma
 import os
 import stat
 import struct
+import sys
 import tarfile
 import zipfile
 import zlib
@@ -192,13 +193,17 @@ def _rescued_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
             return
         flags, method, compressed, name_size, extra_size = _LOCAL.unpack(header)
         name = raw.read(name_size).decode("utf-8" if flags & 0x800 else "cp437", "replace")
-        raw.seek(extra_size, io.SEEK_CUR)
-        member = _Member(raw, method, compressed)
+        begin = raw.seek(extra_size, io.SEEK_CUR)
         if flags & 1 or method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or _is_unsafe(name):
             yield Part(f"{uri}!{name}", name, None, "unsafe_name" if _is_unsafe(name) else "unreadable_file")
             continue
-        yield from _content(f"{uri}!{name}", name, member, compressed, compressed)
-        raw.seek(-member.read_ahead, io.SEEK_CUR)
+        member = zipfile.ZipInfo(name)
+        member.compress_type, member.file_size = method, sys.maxsize
+        # a deflated member ends by itself; its size is unknown to a writer that could not go back
+        member.compress_size = compressed if method == zipfile.ZIP_STORED else sys.maxsize
+        stream = zipfile.ZipExtFile(raw, "r", member)  # type: ignore[arg-type]
+        yield from _content(f"{uri}!{name}", name, stream, compressed, compressed)
+        raw.seek(begin + compressed)
 
 
 def _find(raw: io.BufferedReader, mark: bytes) -> bool:
@@ -211,33 +216,6 @@ def _find(raw: io.BufferedReader, mark: bytes) -> bool:
             return True
         kept = block[1 - len(mark) :]
     return False
-
-
-class _Member:
-    """The content of a zip file's member that begins here, stored or deflated."""
-
-    def __init__(self, file: io.BufferedReader, method: int, size: int):
-        self.file, self.left = file, size
-        self.inflater = zlib.decompressobj(-zlib.MAX_WBITS) if method == zipfile.ZIP_DEFLATED else None
-
-    @property
-    def read_ahead(self) -> int:
-        """Count the bytes that were read and are not part of it."""
-        return len(self.inflater.unused_data) if self.inflater else 0
-
-    def read1(self, size: int) -> bytes:
-        content = b""
-        while not content and (not self.inflater.eof if self.inflater else self.left):
-            block = self.inflater.unconsumed_tail if self.inflater else b""
-            block = block or self.file.read(_UNIT if self.inflater else min(size, self.left))
-            if not block:
-                raise EOFError("the member was cut off")
-            self.left -= len(block)
-            content = self.inflater.decompress(block, size) if self.inflater else block
-        return content
-
-    def close(self) -> None:
-        pass
 
 
 def _tar_members(uri: str, file: io.BufferedReader) -> Iterator[Part]:
@@ -280,4 +258,5 @@ class _Tail:
 
 def one_line(error: Exception) -> str:
     """Describe an error in a short line."""
-    return masked(" ".join(str(error).split()))[:120] or type(error).__name__
+    message = str(error) or ("cut off" if isinstance(error, EOFError) else type(error).__name__)
+    return masked(" ".join(message.split()))[:120]

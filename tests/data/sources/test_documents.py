@@ -110,6 +110,7 @@ def test_documents_before_the_damage_of_an_archive_are_read(tmp_path):
         path.write_bytes(whole[:-10_000])
         assert [text.replace("\n", "") for text in texts(path)[:4]] == [FIRST, SECOND] * 2
         assert len(texts(path)[4]) > 1000 and reasons(path) == {"unreadable_file": 2}
+        assert f"{path}!c.txt#cut off" in [item.source_uri for item in read_documents(path)]
 
 
 def test_members_beside_a_nameless_one_are_read(tmp_path):
