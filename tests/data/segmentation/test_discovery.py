@@ -1,4 +1,5 @@
 import random
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -8,7 +9,6 @@ import pytest
 
 from data.catalog import open_workspace
 from data.segmentation import Segmenter, discover_words, write_dictionary
-from data.segmentation.discovery import CountedText
 from flows.__main__ import main
 from tests.conftest import sample_texts
 from tests.corpora import refresh_here, refresh_settings
@@ -63,29 +63,32 @@ def test_phrases_are_no_words():
 
 
 def test_the_measures_follow_their_definitions():
-    text = "茶水好，茶水好。茶水坏！茶叶好水好"
-    counted = CountedText(text)
-    counted.count(3, 1)
-    alphabet = sorted({c for c in text if "\u4e00" <= c <= "\u9fff"})
-    labels = counted.labels[1]
-    strings = {int(labels[i]): text[i - 1 : i + 1] for i in np.flatnonzero(labels >= 0)}
-    left, right = counted.entropies(2, -1), counted.entropies(2, 2)
-    for number, string in strings.items():
-        places = [i for i in range(len(text) - 1) if text[i : i + 2] == string]
-        assert counted.counts[1][number] == len(places)
-        for side, entropies in ((-1, left), (2, right)):
-            neighbours = Counter()
-            for n, place in enumerate(places):
-                at = place + side
-                inside = 0 <= at < len(text) and text[at] in alphabet
-                neighbours[text[at] if inside else f"boundary {n}"] += 1
-            shares = np.array([*neighbours.values()]) / len(places)
-            assert entropies[number] == pytest.approx(-(shares * np.log2(shares)).sum())
-    at = np.flatnonzero(labels >= 0)[:1]
-    pair = text[at[0] - 1 : at[0] + 1]
-    total = sum(c in alphabet for c in text)
-    expected = np.log2(text.count(pair) * total / (text.count(pair[0]) * text.count(pair[1])))
-    assert counted.cohesions(2, at)[0] == pytest.approx(expected)
+    text = "\n".join(corpus())
+    total = sum(map(is_han, text))
+    found = discover_words([text], min_count=10)
+    assert {len(word.word) for word in found} >= {2, 3}
+    for word in found[:20]:
+        counts = {part: len(places_of(part, text)) for part in parts_of(word.word)}
+        assert word.count == counts[word.word]
+        cuts = [counts[word.word[:at]] * counts[word.word[at:]] for at in range(1, len(word.word))]
+        assert word.cohesion == pytest.approx(np.log2(word.count * total / max(cuts)))
+        for entropy, offset in ((word.left_entropy, -1), (word.right_entropy, len(word.word))):
+            at = [place + offset for place in places_of(word.word, text)]
+            beside = [text[n] if 0 <= n < len(text) and is_han(text[n]) else f"boundary {n}" for n in at]
+            shares = np.array([*Counter(beside).values()]) / word.count
+            assert entropy == pytest.approx(-(shares * np.log2(shares)).sum())
+
+
+def is_han(character):
+    return "\u4e00" <= character <= "\u9fff"
+
+
+def places_of(part, text):
+    return [match.start() for match in re.finditer(f"(?={part})", text)]
+
+
+def parts_of(word):
+    return {word, *(word[:at] for at in range(1, len(word))), *(word[at:] for at in range(1, len(word)))}
 
 
 def test_words_are_found_in_a_corpus_that_has_not_changed_and_the_next_refresh_uses_them(

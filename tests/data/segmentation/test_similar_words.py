@@ -1,38 +1,26 @@
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from data.catalog import open_workspace
 from data.instances import read_info, word_keys
-from data.refresh.build import read_pieces
-from data.segmentation import Segmenter, train_similar_words
+from data.segmentation import train_similar_words
 from tests.corpora import refresh_here, refresh_settings
+from tests.data.helpers import SEGMENTER
+
+# two pairs of words are used alike
+TEXT = "".join(
+    f"{who}在{where}慢慢喝{what}。\n"
+    for who in ("老人", "学生", "客人", "朋友")
+    for where in ("早上", "晚上", "中午")
+    for what in ("绿茶", "红茶", "花茶", "XO", "xo")
+    for _ in range(8)
+)
 
 
-@pytest.fixture
-def piece(tmp_path):
-    """Sentences in which two pairs of words are used alike."""
-    sentences = [
-        f"{who}在{where}慢慢喝{what}。"
-        for who in ("老人", "学生", "客人", "朋友")
-        for where in ("早上", "晚上", "中午")
-        for what in ("绿茶", "红茶", "花茶", "XO", "xo")
-        for _ in range(8)
-    ]
-    staged = tmp_path / "staged.parquet"
-    pq.write_table(pa.table({"doc_id": ["0" * 16], "source_uri": ["x"], "sentences": [sentences]}), staged)
-    assigned = tmp_path / "assigned.parquet"
-    pq.write_table(pa.table({"staged_path": [str(staged)], "staged_row": [0], "has_order": [True]}), assigned)
-    return assigned
-
-
-def test_similar_words_have_the_same_number_of_tokens_and_are_deterministic(piece, tokenizer):
-    first, again = (
-        train_similar_words(lambda: read_pieces([piece]), Segmenter(), tokenizer, seed=0) for _ in range(2)
-    )
+def test_similar_words_have_the_same_number_of_tokens_and_are_deterministic(tokenizer):
+    first, again = (train_similar_words(lambda: [TEXT], SEGMENTER, tokenizer, seed=0) for _ in range(2))
     assert len(first.keys) > 5 and (np.diff(first.keys.astype(float)) > 0).all()
     assert first.keys.tolist() == again.keys.tolist()
     assert first.input_ids.tolist() == again.input_ids.tolist()
