@@ -26,7 +26,7 @@ FORMAT = 1  # of manifests
 KEPT_MANIFESTS = 3  # old ones are kept so that a slow reader can finish
 INDEX = ".published.json"  # in a copy: the manifest that it was last equal to
 # what is published of a workspace: not its locks, work in progress and Prefect's files
-FOLDERS = ("documents", "evaluations", "lexicons", "models", "reports", "shards", "tokenizers")
+FOLDERS = ("backup", "documents", "evaluations", "lexicons", "models", "reports", "shards", "tokenizers")
 
 
 @dataclass(frozen=True)

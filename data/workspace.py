@@ -86,6 +86,11 @@ class Workspace:
         return self.root / "catalog.duckdb"
 
     @property
+    def catalog_copy(self) -> Path:
+        """The catalog as its last writer left it, from which a lost one is restored."""
+        return self.root / "backup" / "catalog.duckdb"
+
+    @property
     def tokenizers(self) -> Path:
         return self.root / "tokenizers"
 
@@ -94,19 +99,6 @@ class Workspace:
 
     def documents(self, corpus: str) -> Path:
         return self.root / "documents" / corpus
-
-    def record(self, corpus: str, version: int) -> Path:
-        """What the catalog holds of a version."""
-        return self.documents(corpus) / f"version-{version}.json"
-
-    def run_record(self, run: str) -> Path:
-        """What the catalog holds of a run."""
-        return self.root / "runs" / f"{run}.json"
-
-    def records(self) -> list[Path]:
-        """List the records of all versions, the newest first."""
-        found = self.documents("").glob("*/version-*.json")
-        return sorted(found, key=lambda path: -int(path.stem.partition("-")[2]))
 
     def staging(self, corpus: str) -> Path:
         """Work in progress of a refresh, removed when the next one begins."""

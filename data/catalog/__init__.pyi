@@ -18,8 +18,7 @@ from .health import DAMAGED as DAMAGED
 from .health import checking as checking
 from .health import examine as examine
 from .health import mark_for_rebuilding as mark_for_rebuilding
-from .restoring import restore as restore
-from .restoring import write_record as write_record
+from .health import restore as restore
 from .runs import CheckpointRow as CheckpointRow
 from .runs import CorpusRead as CorpusRead
 from .runs import Lineage as Lineage

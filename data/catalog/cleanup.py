@@ -12,7 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from data.catalog.database import read_catalog, uncommitted_files, write_catalog
-from data.catalog.restoring import write_record
 from data.catalog.versions import (
     Version,
     add_compacted,
@@ -58,8 +57,6 @@ def collect_garbage(workspace: Workspace, *, keep: int | None = None, dry_run: b
             if versions:
                 with write_catalog(workspace) as db:
                     remove_versions(db, versions)
-                for version in versions:
-                    workspace.record(*version).unlink(missing_ok=True)
             # after the catalog stopped naming them: a crash here leaves orphans for the next time
             for path in orphans:
                 path.unlink()
@@ -107,7 +104,6 @@ def compact(workspace: Workspace, corpus: str) -> Version | None:
         new = replace(version, version=version.version + 1)
         with write_catalog(workspace) as db:
             add_compacted(db, version, new, merged)
-            write_record(db, workspace, new)
     return new
 
 

@@ -89,10 +89,10 @@ SOURCE = r"regexp_replace(source_uri, '#[^/.]*$', '')"
 
 
 class CatalogLost(InputError):
-    """A catalog that is gone or damaged, but can be made again from the records of its versions."""
+    """A catalog that is gone or damaged, but has a copy."""
 
     def __init__(self, what: str):
-        super().__init__(f"{what}: jixu doctor --fix restores it from what lies beside the shards")
+        super().__init__(f"{what}: jixu doctor --fix restores it from its copy in backup/")
 
 
 @contextmanager
@@ -109,9 +109,7 @@ def read_catalog(workspace: Workspace) -> duckdb.DuckDBPyConnection:
 
     Raises InputError if there is no catalog, or it is damaged or of another version of jixu.
     """
-    if not workspace.catalog.is_file():
-        if workspace.records():
-            raise CatalogLost(f"{workspace.catalog} is gone")
+    if not _exists(workspace):
         raise InputError(f"no catalog in {workspace.root}: jixu refresh-corpus makes one")
     db = duckdb.connect()
     with intact(workspace):
@@ -132,24 +130,44 @@ def read_catalog(workspace: Workspace) -> duckdb.DuckDBPyConnection:
     return db
 
 
+def _exists(workspace: Workspace) -> bool:
+    """Whether there is a catalog. Raises CatalogLost if there was one."""
+    if not workspace.catalog.is_file() and workspace.catalog_copy.is_file():
+        raise CatalogLost(f"{workspace.catalog} is gone")
+    return workspace.catalog.is_file()
+
+
+def read_everything(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
+    """Read every row of the catalog, whose blocks have checksums. Raises CatalogLost where one is damaged."""
+    with intact(workspace):
+        for (table,) in db.execute("show tables").fetchall():
+            db.execute(f"select bit_xor(hash(rows)) from {table} rows").fetchall()
+
+
 @contextmanager
 def write_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
     """Run one transaction: it takes effect when the block ends, and not at all if it raises."""
     workspace.lock("catalog").parent.mkdir(parents=True, exist_ok=True)
     with FileLock(workspace.lock("catalog")), replacing(workspace.catalog) as temporary:
-        for path in workspace.root.glob(f"{workspace.catalog.name}.*{TEMPORARY_SUFFIX}*"):
-            path.unlink()  # left by a killed writer
-        is_new = not workspace.catalog.is_file()
+        for path in (workspace.catalog, workspace.catalog_copy):
+            for left in path.parent.glob(f"{path.name}.*{TEMPORARY_SUFFIX}*"):
+                left.unlink()  # by a killed writer
+        is_new = not _exists(workspace)
         if not is_new:
             shutil.copyfile(workspace.catalog, temporary)
-        with duckdb.connect(str(temporary)) as db:
+        with intact(workspace):
+            db = duckdb.connect(str(temporary))
             if is_new:
                 db.execute(SCHEMA)
                 db.execute("insert into meta values (?)", [CATALOG_VERSION])
             _check_version(db, workspace, "meta")
+        with db:
             db.execute("begin")
             yield db
             db.execute("commit; checkpoint")
+            read_everything(db, workspace)  # its copy must be whole
+        with replacing(workspace.catalog_copy) as copy:
+            shutil.copyfile(temporary, copy)
 
 
 def _check_version(db: duckdb.DuckDBPyConnection, workspace: Workspace, table: str) -> None:
@@ -228,7 +246,7 @@ def uncommitted_files(
     paths = [path for folder in folders for path in sorted(folder.glob("*"))]
     files = [path for path in paths if path.suffix in suffixes and path.is_file()]
     used: set[str] = set()
-    if files and (workspace.catalog.is_file() or workspace.records()):
+    if files and _exists(workspace):
         with read_catalog(workspace) as db:
             used = used_files(db, without)
     return [path for path in files if path.relative_to(workspace.root).as_posix() not in used]

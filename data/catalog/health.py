@@ -13,7 +13,7 @@ from threading import Event
 from pydantic import TypeAdapter
 
 from data.catalog.cleanup import collect_garbage
-from data.catalog.database import intact, read_catalog, write_catalog
+from data.catalog.database import read_catalog, read_everything, write_catalog
 from data.catalog.versions import used_files
 from data.errors import InputError
 from data.files import write_bytes
@@ -50,9 +50,8 @@ def examine(workspace: Workspace) -> Health:
 
     Raises InputError if there is no catalog of this version of jixu, or a corpus is being refreshed.
     """
-    with read_catalog(workspace) as db, intact(workspace):
-        for (table,) in db.execute("show tables").fetchall():
-            db.execute(f"from {table}").fetchall()
+    with read_catalog(workspace) as db:
+        read_everything(db, workspace)
         query = "select path, sha256 from shards union select documents_path, documents_sha256 from shards"
         sums = dict(db.execute(query).fetchall())
         used = sorted(used_files(db, []))
@@ -67,6 +66,21 @@ def examine(workspace: Workspace) -> Health:
         return Health(len(used), tuple(damaged), ())
     garbage = collect_garbage(workspace, dry_run=True)
     return Health(len(used), tuple(damaged), garbage.files, garbage.bytes)
+
+
+def restore(workspace: Workspace) -> list[str]:
+    """Put its copy in place of a lost catalog; return the current versions in it.
+
+    A damaged catalog stays beside it as catalog.damaged. Raises InputError if there is no copy.
+    """
+    if not workspace.catalog_copy.is_file():
+        raise InputError(f"{workspace.catalog_copy} is gone too: refresh the corpora into a new workspace")
+    if workspace.catalog.is_file():
+        os.replace(workspace.catalog, workspace.catalog.with_suffix(".damaged"))
+    write_bytes(workspace.catalog, workspace.catalog_copy.read_bytes())
+    with read_catalog(workspace) as db:
+        newest = "select corpus, max(version) from versions group by corpus order by corpus"
+        return [f"{corpus} version {version}" for corpus, version in db.execute(newest).fetchall()]
 
 
 def mark_for_rebuilding(workspace: Workspace, corpus: str) -> None:

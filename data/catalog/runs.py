@@ -12,7 +12,6 @@ import duckdb
 from pydantic_core import to_jsonable_python
 
 from data.catalog.database import write_catalog
-from data.catalog.restoring import write_run_record
 from data.catalog.versions import insert
 from data.workspace import MADE_FROM_FILE, Workspace
 
@@ -68,7 +67,6 @@ def record_run(
         insert(db, "pretraining_runs", [row], "insert or replace")
         db.execute("delete from checkpoints where run = ?", [run])
         insert(db, "checkpoints", [{"run": run, **asdict(checkpoint)} for checkpoint in checkpoints])
-        write_run_record(db, workspace, run)
 
 
 def running_runs(db: duckdb.DuckDBPyConnection) -> list[str]:
@@ -168,4 +166,3 @@ def record_evaluations(workspace: Workspace, run: str, rows: Sequence[Mapping[st
     with write_catalog(workspace) as db:
         db.execute("delete from evaluations where run = ?", [run])
         insert(db, "evaluations", [{"run": run, **row} for row in rows])
-        write_run_record(db, workspace, run)

@@ -25,7 +25,6 @@ from data.catalog import (
     quoted,
     read_catalog,
     write_catalog,
-    write_record,
 )
 from data.files import sync, sync_all
 from data.instances import Shard, is_readable, write_similar_words
@@ -158,7 +157,6 @@ def commit(
             shards=shards,
             funnel=funnel,
         )
-        write_record(db, workspace, version)
     new = sum(shard is not None for shard in built)
     return result_of(plan, version, kept, new, division.removed_documents, funnel)
 

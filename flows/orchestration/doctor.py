@@ -129,7 +129,7 @@ def check_workspace(workspace: Workspace) -> Iterator[Finding]:
     room = f"workspace {workspace.root.resolve()}, {free / 2**30:.1f} GiB free on its disk"
     level = ok if free > LOW_SPACE else note if free > NO_SPACE else bad
     yield level(room + ("" if level is ok else ": a refresh needs room for its corpus once more"))
-    if not workspace.catalog.is_file() and not workspace.records():
+    if not workspace.catalog.is_file() and not workspace.catalog_copy.is_file():
         yield note("no catalog in it yet: jixu refresh-corpus makes one")
         return
     yield from _check_files(workspace)
@@ -145,7 +145,7 @@ def _check_files(workspace: Workspace) -> Iterator[Finding]:
     try:
         health = examine(workspace)
     except CatalogLost as error:
-        yield bad(str(error), lambda: f"restored {', '.join(restore(workspace)) or 'nothing'}")
+        yield bad(str(error), lambda: f"restored {', '.join(restore(workspace))}")
         return
     except InputError as error:
         yield bad(str(error))

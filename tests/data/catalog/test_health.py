@@ -5,11 +5,15 @@ from dataclasses import replace
 import pytest
 
 from data.catalog import (
+    CatalogLost,
     checking,
+    end_killed_run,
     examine,
     mark_for_rebuilding,
+    open_workspace,
     read_catalog,
     require_version,
+    restore,
     version_shards,
     write_catalog,
 )
@@ -123,3 +127,49 @@ def test_a_source_is_read_again_where_what_was_read_of_it_has_changed_on_disk(se
     refresh_here(tea)
     assert documents(tea.workspace) == before
     assert not examine(workspace).damaged
+
+
+def content(workspace):
+    names = ("corpora", "versions", "sources", "shards", "version_shards", "funnel", "documents", "instances")
+    with open_workspace(workspace) as statistics:
+        return {name: sorted(map(str, statistics.sql(f"from {name}").fetchall())) for name in names}
+
+
+@pytest.mark.parametrize("damage", ["deleted", "overwritten"])
+def test_a_lost_catalog_is_restored_as_its_last_writer_left_it(settings, damage):
+    workspace = Workspace(settings[0].workspace)
+    refresh_here(replace(settings[0], seed=1))
+    before = content(workspace.root)
+    if damage == "deleted":
+        workspace.catalog.unlink()
+    else:
+        size = workspace.catalog.stat().st_size
+        with workspace.catalog.open("r+b") as file:
+            file.seek(4096 * 3)
+            file.write(b"\xff" * (size - 4096 * 6))
+    files = sorted(workspace.root.glob("*/茶/*"))
+    # a writer would put what is lost in place of the copy
+    for job in (examine, lambda _: refresh_here(settings[0]), lambda place: end_killed_run(place, "r")):
+        with pytest.raises(CatalogLost, match="jixu doctor --fix restores it"):
+            job(workspace)
+    assert sorted(workspace.root.glob("*/茶/*")) == files
+    assert restore(workspace) == ["水 version 1", "茶 version 2"]
+    assert content(workspace.root) == before and len(before["versions"]) == 3
+    assert not refresh_here(settings[1]).is_new and not examine(workspace).damaged
+    workspace.catalog.write_bytes(b"damaged")
+    workspace.catalog_copy.unlink()
+    with pytest.raises(InputError, match="is gone too: refresh the corpora into a new workspace"):
+        restore(workspace)
+
+
+def test_damage_that_a_writer_does_not_meet_is_not_copied(tmp_path):
+    workspace = Workspace(tmp_path)
+    with write_catalog(workspace) as db:
+        rows = "select 'c', 1, 0, md5(range::varchar), 'u', 0, 0, null, 0 from range(20000)"
+        db.execute(f"insert into funnel {rows}")
+    whole = workspace.catalog_copy.read_bytes()
+    middle = len(whole) // 2
+    workspace.catalog.write_bytes(whole[:middle] + bytes(64) + whole[middle + 64 :])
+    with pytest.raises(CatalogLost, match="is damaged"):
+        end_killed_run(workspace, "r")
+    assert workspace.catalog_copy.read_bytes() == whole
