@@ -12,4 +12,3 @@ from .documents import read_text_rows as read_text_rows
 from .rows import delimiter_of as delimiter_of
 from .settings import SourceRules as SourceRules
 from .settings import SourceSpec as SourceSpec
-from .settings import TextFormat as TextFormat
