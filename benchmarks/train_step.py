@@ -26,9 +26,9 @@ from benchmarks.support.corpora import load_sentences, make_vocabulary
 from benchmarks.support.results import met, write_result
 from benchmarks.support.steps import random_batch, training_step
 from data.instances import (
+    OBJECTIVES,
     MaskRule,
     build_instances,
-    find_objective,
     instance_table,
     mask_vocabulary,
     tokenize_documents,
@@ -86,7 +86,7 @@ def write_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Path, folder: Path
     lengths = segmenter(()).lengths(text)
     ids = [document_id(f"{number} {a} {b}") for number, (a, b) in enumerate(pairs)]
     tokens = tokenize_documents(ids, text, lengths, np.full(len(pairs), 2), tokenizer, LENGTH - 3)
-    objective = find_objective("albert")
+    objective = OBJECTIVES["albert"]
     instances = build_instances(tokens, tokenizer, objective, max_seq_length=LENGTH, sop=True)
     table = instance_table(
         instances,

@@ -16,7 +16,6 @@ from .masking import SimilarWords as SimilarWords
 from .masking import draw_masks as draw_masks
 from .masking import word_keys as word_keys
 from .objectives import OBJECTIVES as OBJECTIVES
-from .objectives import find_objective as find_objective
 from .shards import LENGTH_BIN as LENGTH_BIN
 from .shards import MEND as MEND
 from .shards import SHARD_CHARACTERS as SHARD_CHARACTERS

@@ -15,7 +15,7 @@ import numpy as np
 
 from data.hashing import mix, random_bits, rebase, salt
 from data.instances.cutting import take_ranges
-from data.instances.objectives import find_objective, length_probabilities
+from data.instances.objectives import OBJECTIVES, length_probabilities
 
 BLOCK_TOKENS = 1 << 18  # drawn at once: more would leave the cache, fewer cost more in calls
 # groups with a key below this multiple of the rate nearly always fill the budget; only they are sorted
@@ -287,7 +287,7 @@ def last_word_draw(keys: np.ndarray) -> np.ndarray:
 
 def _replace(block: _Block, spans: _Groups, vocabulary: MaskVocabulary, rule: MaskRule) -> Masks:
     input_ids = block.input_ids
-    objective = find_objective(rule.objective)
+    objective = OBJECTIVES[rule.objective]
     lengths = spans.ends - spans.starts
     positions = take_ranges(spans.starts, lengths)
     labels = input_ids.take(positions)

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.errors import InputError
-
 _GEOMETRIC = 0.2  # SpanBERT's p
 _LONGEST_SPAN = 10  # words
 _MACBERT = (0.4, 0.3, 0.2, 0.1)
@@ -26,29 +24,18 @@ _MACBERT = (0.4, 0.3, 0.2, 0.1)
 class Objective:
     """The rules of an objective that do not depend on settings."""
 
-    name: str
-    sentence_order: bool  # SOP is part of it
-    packs: bool  # an instance may run from one document into the next
-    whole_spans: bool  # one draw of 80/10/10 decides for all tokens masked together
-    similar_words: bool  # a masked word is replaced by a similar one
+    sentence_order: bool = False  # SOP is part of it
+    packs: bool = False  # an instance may run from one document into the next
+    whole_spans: bool = False  # one draw of 80/10/10 decides for all tokens masked together
+    similar_words: bool = False  # a masked word is replaced by a similar one
 
 
 OBJECTIVES = {
-    objective.name: objective
-    for objective in (
-        Objective("albert", True, False, False, False),
-        Objective("roberta", False, True, False, False),
-        Objective("macbert", True, False, False, True),
-        Objective("spanbert", False, False, True, False),
-    )
+    "albert": Objective(sentence_order=True),
+    "roberta": Objective(packs=True),
+    "macbert": Objective(sentence_order=True, similar_words=True),
+    "spanbert": Objective(whole_spans=True),
 }
-
-
-def find_objective(name: str) -> Objective:
-    """Return the objective of a name; raise InputError listing all names."""
-    if name not in OBJECTIVES:
-        raise InputError(f"objective={name!r}: choose one of {', '.join(OBJECTIVES)}")
-    return OBJECTIVES[name]
 
 
 def length_probabilities(objective: str, max_ngram: int) -> np.ndarray:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from data.catalog import DAMAGED, quoted
 from data.cleaning import CharacterPairs, QualityRules, find_candidates, find_near_duplicates
 from data.errors import InputError
-from data.instances import MEND, SHARD_CHARACTERS, Shard, count_row_groups, find_objective, verify
+from data.instances import MEND, OBJECTIVES, SHARD_CHARACTERS, Shard, count_row_groups, verify
 from data.refresh.build import Piece
 from data.refresh.plan import Plan
 
@@ -366,7 +366,7 @@ def _find_order(db: duckdb.DuckDBPyConnection, plan: Plan) -> bool:
     or remarks, whose order carries no discourse. Raises InputError if order was requested but there is none.
     """
     objective, sop = plan.settings.objective, plan.settings.instances.sop
-    possible = find_objective(objective).sentence_order
+    possible = OBJECTIVES[objective].sentence_order
     if sop == "on" and not possible:
         raise InputError(f"sop=on: the objective {objective} has no sentence order")
     if sop == "on" and not db.execute("from listed where stage is null and sentences > 1").fetchone():

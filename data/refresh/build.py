@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from data.cleaning import sides_of
 from data.files import remembered
 from data.instances import (
+    OBJECTIVES,
     Instances,
     MaskRule,
     Shard,
     build_instances,
-    find_objective,
     instance_table,
     length_histogram,
     list_column,
@@ -89,7 +89,7 @@ def build_shard(
     parts: list[_Part] = []
     doc_ids: list[str] = []
     for rows in _batches(piece.assigned_path):
-        if find_objective(settings.objective).packs:
+        if OBJECTIVES[settings.objective].packs:
             sides = sides_of([_text([row]) for row in rows])
             rows = [rows[number] for number in np.argsort(sides, kind="stable")]
         parts.append(_build_part(rows, len(doc_ids), words_of, tokenizer, settings))
@@ -131,7 +131,7 @@ def _build_part(
         made = build_instances(
             documents,
             tokenizer,
-            find_objective(settings.objective),
+            OBJECTIVES[settings.objective],
             max_seq_length=length,
             sop=np.array([row["has_order"] for row in rows]),
             copy=copy,

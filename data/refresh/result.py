@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from data.catalog import Version
-from data.instances import find_objective
+from data.instances import OBJECTIVES
 from data.refresh.funnel import FunnelRow
 from data.refresh.gates import Gate
 from data.refresh.plan import Plan, preview
@@ -49,7 +49,7 @@ def result_of(
     settings = plan.settings
     if version.sop:
         reason = ""
-    elif not find_objective(settings.objective).sentence_order:
+    elif not OBJECTIVES[settings.objective].sentence_order:
         reason = f"{settings.objective} has none"
     elif settings.instances.sop == "off":
         reason = "as asked"

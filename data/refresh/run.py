@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 from tqdm import tqdm
 
 from data.catalog import locked
-from data.instances import find_objective
+from data.instances import OBJECTIVES
 from data.refresh.batches import Batch, building_batches, reading_batches
 from data.refresh.gates import check_quality
 from data.refresh.plan import Plan, plan_refresh, renew
@@ -123,7 +123,7 @@ def _run(plan: Plan, runner: Runner, on_wait: Callable[[str], None] | None) -> R
         sources = runner.map(Work("read-source", corpus, "sources read", read, files))
         division = runner.stage("divide", corpus, lambda: divide(plan, sources))
         similar = None
-        if find_objective(settings.objective).similar_words:
+        if OBJECTIVES[settings.objective].similar_words:
             similar = runner.stage("similar-words", corpus, lambda: find_similar(plan, division))
         pieces = building_batches(corpus, division.pieces, runner.workers)
         build = partial(build_batch, plan=small, similar=similar)

@@ -55,10 +55,10 @@ class Word:
     example: str
 
 
-class CountedText:
-    """A text as numbers, with the frequent strings that begin at each place."""
+class _CountedText:
+    """A text as numbers, with the strings of up to `longest` Han characters that occur `min_count` times."""
 
-    def __init__(self, text: str):
+    def __init__(self, text: str, longest: int, min_count: int):
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
         is_han = (codes >= 0x4E00) & (codes <= 0x9FFF)
         alphabet, numbers = np.unique(codes[is_han], return_inverse=True)
@@ -69,9 +69,6 @@ class CountedText:
         self.ids[1:-1][is_han] = numbers + 1
         self.labels: list[np.ndarray] = []  # by length - 1: [n] int32, string that begins here, or -1
         self.counts: list[np.ndarray] = []
-
-    def count(self, longest: int, min_count: int) -> None:
-        """Find the strings of 1 to `longest` Han characters that occur `min_count` times."""
         places = np.flatnonzero(self.ids)
         keys = self.ids[places]
         for length in range(1, longest + 1):
@@ -131,8 +128,7 @@ def discover_words(
 
     Texts of more than MAX_CHARACTERS are sampled evenly, with a warning in the log.
     """
-    text = CountedText(_joined(texts))
-    text.count(LONGEST, min_count)
+    text = _CountedText(_joined(texts), LONGEST, min_count)
     candidates: list[Word] = []
     for length in range(2, LONGEST + 1):
         labels = text.labels[length - 1]

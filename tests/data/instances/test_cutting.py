@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.instances import build_instances, find_objective
+from data.instances import OBJECTIVES, build_instances
 from data.instances.cutting import IN_ORDER, NO_ORDER, SWAPPED
 from tests.conftest import sample_texts
 from tests.data.helpers import tokenize_texts
@@ -12,7 +12,7 @@ from tests.data.helpers import tokenize_texts
 def make(texts, tokenizer, objective="albert", **changes):
     options = {"max_seq_length": 96, "sop": True, **changes}
     documents = tokenize_texts(texts, tokenizer, options["max_seq_length"] - 3)
-    return documents, build_instances(documents, tokenizer, find_objective(objective), **options)
+    return documents, build_instances(documents, tokenizer, OBJECTIVES[objective], **options)
 
 
 def rows(instances):

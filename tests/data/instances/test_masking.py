@@ -10,7 +10,6 @@ from data.instances import (
     SimilarWords,
     build_instances,
     draw_masks,
-    find_objective,
     mask_vocabulary,
     word_keys,
 )
@@ -23,7 +22,7 @@ from tests.data.helpers import tokenize_texts
 @pytest.fixture(scope="module")
 def instances(tokenizer):
     documents = tokenize_texts(sample_texts(), tokenizer, 125)
-    return build_instances(documents, tokenizer, find_objective("albert"), max_seq_length=128, sop=True)
+    return build_instances(documents, tokenizer, OBJECTIVES["albert"], max_seq_length=128, sop=True)
 
 
 def choose(instances, chosen):
