@@ -118,7 +118,7 @@ def _build_part(
     length = settings.max_seq_length
     text, is_segmented = _text(rows), "words" in rows[0]
     if is_segmented:
-        words = np.array([len(w) for row in rows for words in row["words"] for w in (*words, "\n")])
+        words = np.array([len(w) for row in rows for line in row["words"] for w in (*line, "\n")])
     else:
         words = words_of.lengths(text)
     sentences = np.array([len(row["words" if is_segmented else "sentences"]) for row in rows])

@@ -145,7 +145,7 @@ def _check_files(workspace: Workspace) -> Iterator[Finding]:
     try:
         health = examine(workspace)
     except CatalogLost as error:
-        yield bad(str(error), lambda: f"restored {', '.join(restore(workspace))}")
+        yield bad(str(error), lambda: f"restored {', '.join(restore(workspace)) or 'nothing'}")
         return
     except InputError as error:
         yield bad(str(error))
