@@ -114,11 +114,11 @@ class Predictor:
         return encoded, scores_of(self.model, encoded, running.precision)
 
 
-def load_fine_tuned(folder: Path, task: Task | None = None) -> Predictor:
+def load_fine_tuned(folder: Path | str, task: Task | None = None) -> Predictor:
     """Read a fine-tuned model; a task of its kind says more of one that Trainer saved. Raises InputError for
     a folder that does not hold one.
     """
-    record = read_fine_tuned(folder)
+    record = read_fine_tuned(Path(folder))
     record = record if task is None else record.of_task(task)
     learner = find_learner(record.task, record.labels, record.running.pooling, record.has_unanswerable)
     checkpoint, head = read_checkpoint(folder), record.head()
@@ -137,12 +137,12 @@ def load_fine_tuned(folder: Path, task: Task | None = None) -> Predictor:
     return Predictor(record=record, learner=learner, model=model, tokenizer=tokenizer)
 
 
-def predict_file(folder: Path, path: Path, task: Task | None = None) -> Predicted:
+def predict_file(folder: Path | str, path: Path | str, task: Task | None = None) -> Predicted:
     """Predict the examples of a file; its labels, if it has any, are not read.
 
     Raises InputError for a folder without a fine-tuned model, and for a file that does not fit its task.
     """
-    predictor = load_fine_tuned(folder, task)
+    predictor, path = load_fine_tuned(folder, task), Path(path)
     record = predictor.record
     _, split = read_split(path, record.task, is_labelled=False)
     encoded, scores = predictor.scores(split.examples)

@@ -99,7 +99,7 @@ def test_a_kept_model_gives_the_same_scores_wherever_it_is_opened(
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     one, file = candidate(tmp_path, tokenizer, kind, **shape)
     run = fine_tune_one(one, 0, 3e-3, tmp_path / "kept")
-    predicted = predict_file(tmp_path / "kept", file)
+    predicted = predict_file(str(tmp_path / "kept"), str(file))
     assert predicted.predictions.answers == run.dev.answers
     assert str(tmp_path) not in (tmp_path / "kept" / "task.json").read_text(encoding="utf-8")
     if run.dev.probabilities is not None:
