@@ -153,12 +153,12 @@ class Statistics:
         )
 
     def source_shares(self, corpus: str) -> duckdb.DuckDBPyRelation:
-        """Count documents and characters by source file."""
+        """Count the documents, the dropped among them, and the characters of the others by source file."""
         return self.sql(
             f"""
             select {SOURCE} as source, count(*) as documents, count(dropped_reason) as dropped,
-                sum(chars)::bigint as chars
-            from documents where corpus = ? group by source order by chars desc
+                coalesce(sum(chars) filter (dropped_reason is null), 0)::bigint as chars
+            from documents where corpus = ? group by source order by chars desc, source
             """,
             [self._intact(corpus)],
         )

@@ -96,6 +96,9 @@ def test_versions_duplicates_and_new_words_are_compared(tmp_path, samples, vocab
         ((used,),) = opened.sql(f"select count(distinct id) from {ids}").fetchall()
         (a, _, only_a), (b, share, only_b) = by_source["a.jsonl"], by_source["b#c.jsonl"]
         assert a - only_a == b - only_b and a + only_b == used and 0 < share < 1
+        shares = "select sum(documents - dropped), sum(chars) from shares"
+        kept = opened.source_shares("tea").query("shares", shares).fetchall()
+        assert kept == opened.sql("select documents, characters from versions where version = 2").fetchall()
         found = opened.duplicates("tea").fetchall()
         assert sorted(row[1] for row in found) == ["duplicate"] * 3 + ["near_duplicate"]
         assert all(row[3].startswith(str(source / "a.jsonl")) for row in found)
