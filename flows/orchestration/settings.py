@@ -230,7 +230,8 @@ class EndToEndOptions:
     test: str | None = None
     """Its test examples (测试集)."""
     init: str = "tiny"
-    """Preset, or a checkpoint in place of the base model (起点)."""
+    """Start of the base model: a preset, or a checkpoint, which is the base model if there is no general text
+    (起点)."""
     tokenizer: str | None = None
     """Vocabulary; by default trained, or the checkpoint's (词表)."""
     steps: Annotated[int, Field(ge=1)] = 1000
