@@ -72,7 +72,7 @@ def _report(plan: PretrainingPlan, result: PretrainResult) -> Path:
     content = reports.build_report(
         title=f"Continued pretraining: {plan.run}",
         command=repeat_command(),
-        corpora=gather_facts(plan.workspace.root, [plan.version.corpus]),
+        corpora=gather_facts(plan.workspace.root, [plan.version.corpus], result.checkpoint),
         pretraining=result,
         settings={"pretraining": plan.settings},
     )

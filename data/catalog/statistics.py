@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +31,18 @@ _IDS = "(select doc_id, unnest(input_ids) as id from instances where corpus = ?)
 
 
 class Statistics:
-    """A read-only view of a workspace as it is now; flows may write to it meanwhile. Use it with `with`."""
+    """A read-only view of a workspace as it is now; flows may write to it meanwhile. Use it with `with`.
 
-    def __init__(self, workspace: Workspace):
+    `newest` are the versions that corpora end at, to look back at one; by default all versions are there.
+    """
+
+    def __init__(self, workspace: Workspace, newest: Mapping[str, int] | None = None):
         self.workspace = workspace
         self.db = read_catalog(workspace)
+        later = [f"corpus = {quoted(name)} and version > {last}" for name, last in (newest or {}).items()]
+        if later:
+            query = f"from stored.versions where not ({' or '.join(later)})"
+            self.db.execute(f"create or replace view versions as {query}")
         self._lost = create_views(self.db, workspace)
 
     def __enter__(self) -> Statistics:
@@ -389,6 +396,6 @@ def _rows(parts: list[tuple[Path, int]], below: int) -> Iterator[dict[str, Any]]
         yield from read_rows(path, row_group, below=below)
 
 
-def open_workspace(path: Path | str | None = None) -> Statistics:
+def open_workspace(path: Path | str | None = None, newest: Mapping[str, int] | None = None) -> Statistics:
     """Open a workspace for reading; by default the one at JIXU_WORKSPACE, or ./workspace."""
-    return Statistics(Workspace(Path(path) if path else default_workspace()))
+    return Statistics(Workspace(Path(path) if path else default_workspace()), newest)

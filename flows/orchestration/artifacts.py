@@ -28,11 +28,20 @@ from prefect.artifacts import (
 from prefect.context import FlowRunContext
 from pydantic_core import to_jsonable_python
 
-from data.catalog import Statistics, open_workspace, require_version, version_shards, version_sources
+from data.catalog import (
+    Statistics,
+    lineages,
+    open_workspace,
+    read_catalog,
+    require_version,
+    version_shards,
+    version_sources,
+)
 from data.errors import masked
 from data.files import sha256
 from data.refresh import RefreshResult
 from data.tokenization import is_han
+from data.workspace import Workspace
 from flows.orchestration.servers import served_at
 
 if TYPE_CHECKING:
@@ -142,9 +151,19 @@ def publish_report(report: Report, folder: Path) -> Path:
     return page
 
 
-def gather_facts(workspace: Path, corpora: Iterable[str]) -> list[CorpusFacts]:
-    """Gather the facts that a report shows of the current version of each corpus."""
-    with open_workspace(workspace) as statistics:
+def gather_facts(
+    workspace: Path, corpora: Iterable[str], checkpoint: Path | None = None
+) -> list[CorpusFacts]:
+    """Gather the facts that a report shows of each corpus: of the version that a checkpoint was trained on,
+    else of the current one.
+    """
+    newest = {}
+    if checkpoint:
+        with read_catalog(Workspace(workspace)) as db:
+            behind = lineages(db, Workspace(workspace), checkpoint)
+        # of two versions the later one, which comes last
+        newest = dict(sorted((one.name, one.version) for run in behind for one in run.corpora if one.version))
+    with open_workspace(workspace, newest) as statistics:
         return [_facts(statistics, corpus) for corpus in corpora]
 
 

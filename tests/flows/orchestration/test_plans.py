@@ -14,7 +14,7 @@ from data.tokenization import WordPieceTokenizer, load_tokenizer
 from data.workspace import Workspace
 from flows.end_to_end import end_to_end
 from flows.fine_tune import fine_tune
-from flows.orchestration import find_checkpoint, pretraining_plan
+from flows.orchestration import find_checkpoint, gather_facts, pretraining_plan
 from flows.orchestration.plans import PREPARE, Answer, tokenizer_folder
 from flows.orchestration.settings import JOBS
 from tests import ROOT
@@ -231,11 +231,14 @@ def test_an_unfinished_run_goes_on_with_the_version_it_was_begun_on(
     known = {"corpus": "tea", "version": 1, "init": "tiny", "settings": {}, "steps": 5, "tokens": 50}
     known |= {"metrics": {}, "checkpoints": []}
     record_run(Workspace(root), run=first, status="interrupted", **known)
+    reported = gather_facts(root, ["tea"])
     make_corpus(root, "tea", samples / "general.txt", vocabulary_file)
     options = JOBS["continued-pretraining"](corpus="tea", workspace=str(root), init="tiny", run=name)
     going_on, anew = pretraining_plan(options), pretraining_plan(replace(options, resume="never"))
     assert (going_on.run, going_on.version.version, anew.version.version) == (first, 1, 2)
     assert set(going_on.settings.shards).isdisjoint(anew.settings.shards)
+    checkpoint = going_on.settings.run_folder / "checkpoint-1"
+    assert gather_facts(root, ["tea"], checkpoint) == reported != gather_facts(root, ["tea"])
     # killed before it wrote its report
     record_run(Workspace(root), run=first, status="completed", **known)
     assert pretraining_plan(options).version.version == 1
