@@ -73,7 +73,7 @@ def read_report(run: Path) -> Report:
     """Read a report, given its folder, its page or its metrics.json. Raises InputError if there is none, or
     if it is damaged or of another version.
     """
-    path = run / METRICS_FILE if run.is_dir() else run.with_name(METRICS_FILE)
+    path = run.with_name(METRICS_FILE) if run.is_file() else run / METRICS_FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -26,7 +26,9 @@ def test_the_command_prints_the_schema_and_reports_follow_it(page):
 def test_a_report_is_read_back_as_it_was(whole_report, page, tmp_path):
     assert whole_report.evaluations and whole_report.bases and whole_report.corpora
     assert whole_report.pretraining.audits and whole_report.pretraining.events
-    assert read_report(page.parent) == whole_report
+    assert read_report(page.parent) == read_report(page) == whole_report
+    with pytest.raises(InputError, match="no report in .*misspelt: there is no .*misspelt/metrics.json"):
+        read_report(page.parent / "misspelt")  # not the report that it would lie in
     empty = build_report(title="t", command="c")
     assert empty.verdict == "Corpus only: nothing was trained."
     assert read_report(write_report(empty, tmp_path / "空")) == empty
