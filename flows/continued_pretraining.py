@@ -69,10 +69,11 @@ def continued_pretraining(options: PretrainingOptions, plan: PretrainingPlan) ->
 
 
 def _report(plan: PretrainingPlan, result: PretrainResult) -> Path:
+    corpora = [plan.version.corpus, *(one.name for one in plan.settings.others)]
     content = reports.build_report(
         title=f"Continued pretraining: {plan.run}",
         command=repeat_command(),
-        corpora=gather_facts(plan.workspace.root, [plan.version.corpus], result.checkpoint),
+        corpora=gather_facts(plan.workspace.root, dict.fromkeys(corpora), result.checkpoint),
         pretraining=result,
         settings={"pretraining": plan.settings},
     )

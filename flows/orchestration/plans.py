@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,7 +143,7 @@ def plan_pretraining(options: PretrainingOptions) -> PretrainingPlan:
 def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
     """A run on the corpora's current versions; by default its name is made from its settings.
 
-    One that was begun on an older version of its corpus and did not end or has no report goes on with that.
+    One that was begun on older versions of its corpora and did not end or has no report goes on with those.
     """
     from albert.pretraining import SETTINGS_FILE, PretrainSettings, TrainingOptions, read_settings
 
@@ -159,17 +159,20 @@ def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
         )
     version, shards = _corpus_shards(place, options.corpus, unfinished)
     run = check_name(runs[version.version - 1], "run")
+    begun = None
     if options.resume == "auto" and (place.model(run) / SETTINGS_FILE).is_file():
+        begun = read_settings(place.model(run))
         # what other corpora hold out since is no change of a run that was begun before
-        never_trained = read_settings(place.model(run)).never_trained_share
+        never_trained = begun.never_trained_share
+    kept = begun.others if begun and unfinished else ()
     vocabulary = find_tokenizer(version.tokenizer, place.tokenizers)
     start = Path(options.init)
     settings = PretrainSettings(
         **values_of(options, TrainingOptions),
         run_folder=place.model(run),
         shards=shards,
-        mix=tuple(_second_corpus(place, text, version) for text in options.mix),
-        then=_second_corpus(place, options.then, version) if options.then else None,
+        mix=tuple(_second_corpus(place, text, version, kept) for text in options.mix),
+        then=_second_corpus(place, options.then, version, kept) if options.then else None,
         tokenizer_folder=tokenizer_folder(vocabulary, place),
         init=str(start.resolve()) if start.exists() else options.init,
         held_out_share=version.held_out_share,
@@ -214,8 +217,10 @@ def _corpus_shards(
     return version, tuple(place.root / shard.path for shard in shards)
 
 
-def _second_corpus(place: Workspace, text: str, first: Version) -> Corpus:
-    """The corpus that NAME:SHARE names. Raises InputError unless it has the first one's vocabulary."""
+def _second_corpus(place: Workspace, text: str, first: Version, kept: Sequence[Corpus]) -> Corpus:
+    """The corpus that NAME:SHARE names, as `kept` has it if its shards are still there. Raises InputError
+    unless it has the first one's vocabulary.
+    """
     from albert.pretraining import Corpus
 
     name, _, number = text.rpartition(":")
@@ -225,6 +230,9 @@ def _second_corpus(place: Workspace, text: str, first: Version) -> Corpus:
         raise InputError(f"{text!r}: give a corpus and its share as NAME:SHARE, e.g. general:0.2") from None
     if name == first.corpus:
         raise InputError(f"{text}: that is the corpus itself, which has the rest of the tokens")
+    for one in kept:
+        if one.name == name and all(shard.is_file() for shard in one.shards):
+            return replace(one, share=share)
     version, shards = _corpus_shards(place, name or number)
     if not encode_alike(*(find_tokenizer(v.tokenizer, place.tokenizers) for v in (first, version))):
         raise InputError(

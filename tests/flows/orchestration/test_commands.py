@@ -24,6 +24,7 @@ from flows.orchestration.settings import JOBS
 from tests import ROOT
 from tests.commands import refused, run, run_here
 from tests.conftest import few_examples, few_texts, save_small_model
+from tests.corpora import make_corpus
 from tests.flows.serving import wait_until
 
 
@@ -134,8 +135,10 @@ def test_ctrl_c_stops_a_training_that_has_a_server_of_its_own(workspace, tokeniz
 
 
 @pytest.mark.slow
-def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server, tokenizer):
+def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server, tokenizer, vocabulary_file):
+    make_corpus(workspace, "general", texts[0], vocabulary_file)
     training = ["--corpus", "tea", "--steps", 6, "--batch-tokens", 512, "--workspace", workspace]
+    training += ["--mix", "general:0.2"]
     training += ["--init", save_small_model(tmp_path / "small", tokenizer)]
     trained = run_here("continued-pretraining", *training, **prefect_server)
     assert trained.returncode == 0, trained.stderr
@@ -148,6 +151,8 @@ def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server
     told = re.search(r"MLM loss ([+-][\d.]+)\npretraining followed: .*/checkpoint-2\n", grown.stdout)
     assert told and abs(float(told[1])) < 5, grown.stdout
     (checkpoint,) = workspace.glob("models/*/checkpoint-6")
+    card = write_card(checkpoint, source_licences={"general": "cc0-1.0"}).read_text(encoding="utf-8")
+    assert "| tea, version 1 |" in card and "| general, version 1 |" in card and "cc0-1.0" in card
     asked = ["--task", "topics", *few_examples(tmp_path), "--seeds", "0,1"]
     asked += ["--model", checkpoint, "--model", checkpoint]
     asked += ["--optimizer.max-restarts", 0, "--epochs", 1, "--learning-rate", 1e-4]

@@ -246,6 +246,26 @@ def test_an_unfinished_run_goes_on_with_the_version_it_was_begun_on(
     assert pretraining_plan(options).version.version == 2
 
 
+def test_an_unfinished_run_keeps_its_second_corpus_too(workspace, tmp_path, samples, vocabulary_file):
+    root = Path(shutil.copytree(workspace, tmp_path / "w"))
+    options = JOBS["continued-pretraining"](
+        corpus="tea", workspace=str(root), init="tiny", mix=("again:0.2",), then="again:0.1"
+    )
+    begun = pretraining_plan(options)
+    begun.settings.run_folder.mkdir(parents=True)
+    write_settings(begun.settings, begun.settings.run_folder / SETTINGS_FILE)
+    known = {"corpus": "tea", "version": 1, "init": "tiny", "settings": begun.settings, "steps": 5}
+    known |= {"tokens": 50, "metrics": {}, "checkpoints": []}
+    record_run(Workspace(root), run=begun.run, status="interrupted", **known)
+    make_corpus(root, "again", samples / "general.txt", vocabulary_file)
+    assert pretraining_plan(options).settings.others == begun.settings.others
+    # another share is another run, and so are the texts that came since
+    assert pretraining_plan(replace(options, mix=("again:0.3",))).settings.mix[0].share == 0.3
+    assert pretraining_plan(replace(options, resume="never")).settings.others != begun.settings.others
+    begun.settings.mix[0].shards[0].unlink()
+    assert pretraining_plan(options).settings.others != begun.settings.others
+
+
 def test_a_resumed_run_keeps_what_was_not_trained_on_when_it_began(workspace, tmp_path):
     root = Path(shutil.copytree(workspace, tmp_path / "w"))
     options = JOBS["continued-pretraining"](corpus="tea", workspace=str(root), init="tiny")
