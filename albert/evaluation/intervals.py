@@ -10,10 +10,12 @@ Qr = mean square of the rest / (U n), each of Qu and Qi holds the rest once, so 
     SE^2 = Qu + Qi - Qr         (Searle, Casella and McCulloch 1992, chapter 4)
     1 / degrees = w / (U-1) + (1 - w) / (n-1), with the units' share w = Qu / SE^2
 
-If Qi - Qr is below 0 it counts as 0. Satterthwaite (1946) and Welch (1947) have the squares of the shares. Of
-three units these are too uncertain: a Qu that comes out small by chance shortens the interval and raises the
-degrees at once, and it covers 93%. Cochran (1964) weighs the two quantiles of t by w for the same reason; so
-weighted, degrees are never more than Satterthwaite's. docs/report.md has the coverage.
+A component of the variance below 0 counts as 0: where Qi < Qr, Qi - Qr is 0; where Qu < Qr, the units explain
+nothing and SE^2 = Qi, with n-1 degrees. Else units that happen to agree would shorten the interval below that
+of the examples alone. Satterthwaite (1946) and Welch (1947) have the squares of the shares. Of three units
+these are too uncertain: a Qu that comes out small by chance shortens the interval and raises the degrees at
+once, and it covers 93%. Cochran (1964) weighs the two quantiles of t by w for the same reason; so weighted,
+degrees are never more than Satterthwaite's. docs/report.md has the coverage.
 """
 
 from __future__ import annotations
@@ -54,14 +56,17 @@ def estimate(*arms: np.ndarray) -> Estimate:
     mean = float(of_examples.mean())
     if n < FEWEST_EXAMPLES:
         return Estimate(mean)
-    own = float(of_examples.var(ddof=1)) / n  # Qi, from which every arm's Qr is subtracted
-    units = []  # each arm's Qu and degrees
+    own = float(of_examples.var(ddof=1)) / n  # Qi, which holds every arm's Qr
+    units = []  # Qu and degrees of each arm in which units differ by more than Qr
     for arm in (arm for arm in arms if len(arm) > 1):
         U = len(arm)
         of_units = arm.mean(1, keepdims=True)
         rest = arm - of_units - arm.mean(0) + arm.mean()
-        units.append((float(of_units.var(ddof=1)) / U, U - 1))
-        own -= float((rest**2).sum()) / ((U - 1) * (n - 1)) / (U * n)
+        between = float(of_units.var(ddof=1)) / U
+        unexplained = float((rest**2).sum()) / ((U - 1) * (n - 1)) / (U * n)
+        if between > unexplained:
+            units.append((between, U - 1))
+            own -= unexplained
     parts = [*units, (max(own, 0.0), n - 1)]
     variance = sum(part for part, _ in parts)
     if variance < _ROUNDING**2:

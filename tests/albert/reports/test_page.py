@@ -105,7 +105,7 @@ def test_the_probe_and_what_layers_change_are_shown(page, html):
 @pytest.mark.parametrize(
     "first, second, verdict",
     [
-        ([0.70, 0.71, 0.72], [0.80, 0.81, 0.815], "It helped: +9.8 ± 3.9 points of accuracy on 茶事 test"),
+        ([0.70, 0.71, 0.72], [0.80, 0.81, 0.815], "It helped: +9.8 ± 4.0 points of accuracy on 茶事 test"),
         ([0.80, 0.81, 0.82], [0.70, 0.71, 0.715], "It hurt: −10.2 ± 4.0 points"),
         ([0.70, 0.71, 0.72], [0.70, 0.73, 0.70], "No clear difference: +0.0 ± 5.0 points"),
         ([0.70], [0.90], "Cannot tell: +20.0 points of accuracy on 茶事 test over 1 seed ("),
@@ -289,12 +289,12 @@ def test_markdown_and_rows_hold_the_main_tables(tmp_path):
     )
     text = report_markdown(report)
     assert text.startswith(f"**{report.verdict}**") and "```\nc\n```" in text
-    assert "| 继续 | 80.8 ± 5.6 | 80.8 ± 5.6 |" in text and "**+9.8 ± 3.9**" in text
+    assert "| 继续 | 80.8 ± 5.6 | 80.8 ± 5.6 |" in text and "**+9.8 ± 4.0**" in text
     tables = main_tables(report)
     assert [one.name for one in tables] == ["evaluation", "evaluation-2", "training"]
     assert tables[1].title == "Evaluation: 另|一, against base"
     records = tables[0].table.to_records()
-    assert records[1]["Model"] == "继续" and records[1]["change of accuracy"] == "+9.8 ± 3.9"
+    assert records[1]["Model"] == "继续" and records[1]["change of accuracy"] == "+9.8 ± 4.0"
     assert all(type(value) is str for record in records for value in record.values())
 
 
