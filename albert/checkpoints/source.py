@@ -108,7 +108,7 @@ def find_source(given: Path | str, *, any_model: bool = False) -> Source:
         path = shipped_checkpoint(text) or (index if index.is_file() else path)
     if path.is_dir():
         config = _find_config(path, any_model)
-        weights = _only_weights(path, config, prefer_safetensors=text.startswith(HUB_PREFIX))
+        weights = _only_weights(path, config)
     elif path.is_file():
         weights, config = path, _find_config(path.parent, any_model)
     else:
@@ -144,7 +144,7 @@ def missing_config(folder: Path) -> InputError:
     )
 
 
-def _only_weights(folder: Path, config: Path, *, prefer_safetensors: bool) -> Path:
+def _only_weights(folder: Path, config: Path) -> Path:
     candidates = [
         path
         for pattern in ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
@@ -152,8 +152,8 @@ def _only_weights(folder: Path, config: Path, *, prefer_safetensors: bool) -> Pa
         if path.name not in _NOT_WEIGHTS and not _SHARD.search(path.name)
     ]
     candidates += [path for path in sorted(folder.glob("*.index")) if tensorflow_shards(path)]
-    if prefer_safetensors:
-        candidates = [path for path in candidates if "safetensors" in path.name] or candidates
+    # a clone of a repository has the same weights in several formats; transformers opens these
+    candidates = [path for path in candidates if "safetensors" in path.name] or candidates
     if len(candidates) > 1:
         names = ", ".join(path.name for path in candidates)
         raise InputError(

@@ -5,6 +5,7 @@ run.
 import json
 import os
 import pickle
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -177,8 +178,8 @@ DAMAGES = {
     "nan": (lambda f: rewrite(f, spoil), "NaN or infinity"),
     "another width": (set_config(intermediate_size=97), "do not belong together"),
     "two files": (
-        lambda f: torch.save({}, f / "pytorch_model.bin"),
-        "holds 2 sets of weights .model.safetensors, pytorch_model.bin.: pass the one that is meant",
+        lambda f: shutil.copy(f / WEIGHTS, f / "old.safetensors"),
+        "holds 2 sets of weights .model.safetensors, old.safetensors.: pass the one that is meant",
     ),
     "no file": (lambda f: (f / WEIGHTS).unlink(), "no model.safetensors in"),
     "another vocabulary": (
