@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from pydantic import TypeAdapter
 from albert.batching import mask_batch
 from albert.model import Batch, PretrainingModel, pack
 from data.errors import InputError
-from data.instances import MaskRule
+from data.instances import MaskRule, tokenize_documents
 from data.tokenization import Tokenizer
 
 # whole words, 15% of the tokens, whatever the objective of the training
@@ -111,15 +112,15 @@ def probe_sentences(
 ) -> Probe:
     """Measure sentences given as words, long ones in parts. Raises InputError if there is nothing to mask."""
     longest = model.config.max_position_embeddings - 2
+    words = [word for sentence in sentences for word in (*sentence, "\n")]
+    lengths = np.array([len(word) for word in words], dtype=np.int64)
+    lines = np.array([len(sentences)])
+    tokens = tokenize_documents([""], "".join(words), lengths, lines, tokenizer, longest)
     sequences, starts = [], []
-    for words in sentences:
-        ids, places = tokenizer.encode("".join(words))
-        is_first = np.isin(places, np.cumsum([0, *map(len, words)]))
-        is_first[::longest] = True
-        for begin in range(0, len(ids), longest):
-            part = slice(begin, begin + longest)
-            sequences.append([tokenizer.cls_id, *ids[part].tolist(), tokenizer.sep_id])
-            starts.append(np.pad(is_first[part], 1, constant_values=True))
+    for begin, end in pairwise(tokens.pieces.tolist()):
+        sequences.append([tokenizer.cls_id, *tokens.input_ids[begin:end].tolist(), tokenizer.sep_id])
+        # a word that was cut begins again
+        starts.append(np.concatenate([[True, True], tokens.word_starts[begin + 1 : end], [True]]))
     if not sequences:
         raise InputError("no word to mask in the text to probe with: give it a few sentences")
     batches = []

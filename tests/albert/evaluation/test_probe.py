@@ -9,10 +9,11 @@ import torch
 
 from albert.batching import InstanceStream
 from albert.checkpoints import load_model, save_model
-from albert.evaluation import PROBE_RULE, Probe, probe_model
+from albert.evaluation import PROBE_RULE, Probe, probe_model, probe_sentences
 from albert.model import AlbertConfig, PretrainingModel, pack
 from albert.optim import adamw
 from data.errors import InputError
+from tests.conftest import small_model
 
 V, LENGTH, FIRST, MASK = 35, 12, 5, 4
 
@@ -111,6 +112,21 @@ def test_masks_are_whole_words_of_15_percent_and_always_the_same(sample_shards):
         sum(values) for values in zip(*((len(b.masked_index), b.tokens) for b in first), strict=True)
     )
     assert 0.08 < masked / tokens < 0.16 and sum(b.sequences for b in first) <= 40
+
+
+@pytest.mark.parametrize(
+    "words, said, masked, right",
+    [
+        (["茶𫝀𫝀香"], "[UNK]", 1, 0),  # of an unknown character nothing can be predicted
+        (["abc", "15"], "a", 5, 1),  # ##1 goes on with the word
+    ],
+)
+def test_words_of_a_text_are_those_of_a_corpus(tokenizer, words, said, masked, right):
+    model = small_model(tokenizer)
+    with torch.no_grad():
+        model.mlm.bias[tokenizer.vocabulary.index(said)] = 1e4
+    found = probe_sentences(model, tokenizer, [words])
+    assert (found.masked_tokens, round(found.mlm_accuracy * masked)) == (masked, right)
 
 
 def test_nothing_to_probe_with_is_refused(counting):
