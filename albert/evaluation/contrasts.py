@@ -80,7 +80,7 @@ def _difference(
     is_primary = baseline is comparison.models[0] and model.name == comparison.primary
     unknown = _unknown(comparison, len(unread), (baseline, first), (model, second))
     if not unknown and found.half_width is None:
-        unknown = "every example comes out the same in every run"
+        unknown = "every example comes out the same, in the mean of the runs"
     if unknown:
         found = Estimate(found.mean)
     return Difference(
