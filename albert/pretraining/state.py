@@ -110,13 +110,16 @@ def save_checkpoint(
     Raises InputError when it cannot be written, as on a full disk; earlier checkpoints stay as they were.
     """
     folder = checkpoint_folder(run_folder, state.step)
-    temporary = run_folder / f"{_WRITING}{state.step}"
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary, replaced = (run_folder / f"{_WRITING}{state.step}{end}" for end in ("", "-replaced"))
+    for left in (temporary, replaced):
+        shutil.rmtree(left, ignore_errors=True)
     try:
         _write(temporary, objective, optimizer, state, tokenizer_folder)
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.is_dir():  # removing takes longer than renaming, and this process may be killed
+            os.replace(folder, replaced)
         os.replace(temporary, folder)
         sync(run_folder)
+        shutil.rmtree(replaced, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         whole = next((path for path in list_checkpoints(run_folder) if is_whole(path)), None)
