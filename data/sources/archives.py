@@ -36,6 +36,7 @@ _ALWAYS_ALLOWED = 1 << 24  # bytes, however small the file
 _BUFFER, _UNIT = 1 << 18, 1 << 13
 # of a zip member's header: flags, method, bytes, lengths of name and extra
 _LOCAL = struct.Struct("<2x2H8xL4x2H")
+_ZIP64 = 0xFFFFFFFF  # in place of a size that the extra field has, or nobody knows
 # the errors of a damaged file; NotImplementedError: an unknown method, RuntimeError: a password
 DAMAGED = (
     *(OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError),
@@ -203,7 +204,7 @@ def _rescued_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
         member.compress_size = compressed if method == zipfile.ZIP_STORED else sys.maxsize
         stream = zipfile.ZipExtFile(raw, "r", member)  # type: ignore[arg-type]
         yield from _content(f"{uri}!{name}", name, stream, compressed, compressed)
-        raw.seek(begin + compressed)
+        raw.seek(begin + (compressed if compressed < _ZIP64 else 0))
 
 
 def _find(raw: io.BufferedReader, mark: bytes) -> bool:

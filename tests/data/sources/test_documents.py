@@ -113,6 +113,16 @@ def test_documents_before_the_damage_of_an_archive_are_read(tmp_path):
         assert f"{path}!c.txt#cut off" in [item.source_uri for item in read_documents(path)]
 
 
+def test_a_cut_zip_file_is_read_on_behind_a_member_whose_header_has_no_size(tmp_path):
+    path = tmp_path / "streamed.zip"  # as `zip corpus.zip -` writes its input
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("a.jsonl", "w", force_zip64=True) as member:
+            member.write(content("jsonl"))
+        archive.writestr("b.txt", content("txt"))
+    path.write_bytes(path.read_bytes()[:-30])
+    assert len(texts(path)) == 4 and reasons(path) == {"unreadable_file": 1}
+
+
 def test_members_beside_a_nameless_one_are_read(tmp_path):
     path = tmp_path / "nameless.zip"
     with zipfile.ZipFile(path, "w") as archive:
