@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 
 from pydantic import TypeAdapter
 
-from data.catalog import bring_in_tokenizers
+from data.catalog import bring_in_tokenizers, has_catalog
 from data.errors import InputError
 from data.files import TEMPORARY_SUFFIX, replacing, sha256, write_bytes
 from data.locks import writer_lock
@@ -126,7 +126,7 @@ def _fetch(store: RemoteFolder, workspace: Workspace, name: str, entry: Entry) -
 
 def publish(store: RemoteFolder, workspace: Workspace) -> Manifest:
     """Publish a copy's changed files, then a manifest. Raises InputError if another writer was faster."""
-    if workspace.catalog.is_file():
+    if has_catalog(workspace):
         bring_in_tokenizers(workspace)
     base = _read_base(workspace, store.url)
     files, stored = _list_files(workspace, base), store.sizes("files")

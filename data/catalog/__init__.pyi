@@ -5,6 +5,7 @@ from .cleanup import remove_corpus as remove_corpus
 from .database import SOURCE as SOURCE
 from .database import CatalogLost as CatalogLost
 from .database import bring_in_tokenizers as bring_in_tokenizers
+from .database import has_catalog as has_catalog
 from .database import quoted as quoted
 from .database import read_catalog as read_catalog
 from .database import write_catalog as write_catalog

@@ -109,7 +109,7 @@ def read_catalog(workspace: Workspace) -> duckdb.DuckDBPyConnection:
 
     Raises InputError if there is no catalog, or it is damaged or of another version of jixu.
     """
-    if not _exists(workspace):
+    if not has_catalog(workspace):
         raise InputError(f"no catalog in {workspace.root}: jixu refresh-corpus makes one")
     db = duckdb.connect()
     with intact(workspace):
@@ -130,7 +130,7 @@ def read_catalog(workspace: Workspace) -> duckdb.DuckDBPyConnection:
     return db
 
 
-def _exists(workspace: Workspace) -> bool:
+def has_catalog(workspace: Workspace) -> bool:
     """Whether there is a catalog. Raises CatalogLost if there was one."""
     if not workspace.catalog.is_file() and workspace.catalog_copy.is_file():
         raise CatalogLost(f"{workspace.catalog} is gone")
@@ -152,7 +152,7 @@ def write_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
         for path in (workspace.catalog, workspace.catalog_copy):
             for left in path.parent.glob(f"{path.name}.*{TEMPORARY_SUFFIX}*"):
                 left.unlink()  # by a killed writer
-        is_new = not _exists(workspace)
+        is_new = not has_catalog(workspace)
         if not is_new:
             shutil.copyfile(workspace.catalog, temporary)
         with intact(workspace):
@@ -246,7 +246,7 @@ def uncommitted_files(
     paths = [path for folder in folders for path in sorted(folder.glob("*"))]
     files = [path for path in paths if path.suffix in suffixes and path.is_file()]
     used: set[str] = set()
-    if files and _exists(workspace):
+    if files and has_catalog(workspace):
         with read_catalog(workspace) as db:
             used = used_files(db, without)
     return [path for path in files if path.relative_to(workspace.root).as_posix() not in used]

@@ -13,7 +13,7 @@ from threading import Event
 from pydantic import TypeAdapter
 
 from data.catalog.cleanup import collect_garbage
-from data.catalog.database import read_catalog, read_everything, write_catalog
+from data.catalog.database import CatalogLost, read_catalog, read_everything, write_catalog
 from data.catalog.versions import used_files
 from data.errors import InputError
 from data.files import write_bytes
@@ -71,16 +71,24 @@ def examine(workspace: Workspace) -> Health:
 def restore(workspace: Workspace) -> list[str]:
     """Put its copy in place of a lost catalog; return the current versions in it.
 
-    A damaged catalog stays beside it as catalog.damaged. Raises InputError if there is no copy.
+    A damaged catalog stays beside it as catalog.damaged. Raises InputError, and
+    changes nothing, if there is no copy or it is damaged too.
     """
-    if not workspace.catalog_copy.is_file():
-        raise InputError(f"{workspace.catalog_copy} is gone too: refresh the corpora into a new workspace")
+    copy = Workspace(workspace.catalog_copy.parent)
+    mend = "refresh the corpora into a new workspace"
+    if not copy.catalog.is_file():
+        raise InputError(f"{copy.catalog} is gone too: {mend}")
+    try:
+        with read_catalog(copy) as db:
+            read_everything(db, copy)
+            newest = "select corpus, max(version) from versions group by corpus order by corpus"
+            restored = [f"{corpus} version {version}" for corpus, version in db.execute(newest).fetchall()]
+    except CatalogLost:
+        raise InputError(f"{copy.catalog} is damaged too: {mend}") from None
     if workspace.catalog.is_file():
         os.replace(workspace.catalog, workspace.catalog.with_suffix(".damaged"))
-    write_bytes(workspace.catalog, workspace.catalog_copy.read_bytes())
-    with read_catalog(workspace) as db:
-        newest = "select corpus, max(version) from versions group by corpus order by corpus"
-        return [f"{corpus} version {version}" for corpus, version in db.execute(newest).fetchall()]
+    write_bytes(workspace.catalog, copy.catalog.read_bytes())
+    return restored
 
 
 def mark_for_rebuilding(workspace: Workspace, corpus: str) -> None:

@@ -8,7 +8,15 @@ import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from data.catalog import Source, Version, newest_version, read_catalog, version_shards, version_sources
+from data.catalog import (
+    Source,
+    Version,
+    has_catalog,
+    newest_version,
+    read_catalog,
+    version_shards,
+    version_sources,
+)
 from data.cleaning import ALGORITHM, check_languages, make_guard, read_blocklist
 from data.errors import InputError, masked
 from data.files import sha256
@@ -121,7 +129,7 @@ def renew(plan: Plan) -> Plan:
 
 def _read_current(workspace: Workspace, corpus: str) -> tuple[Version | None, list[Source], list[Shard]]:
     """Read the current version of a corpus, its sources and its shards from the catalog."""
-    if workspace.catalog.is_file():
+    if has_catalog(workspace):
         with read_catalog(workspace) as db:
             if current := newest_version(db, corpus):
                 return current, version_sources(db, current), version_shards(db, current)

@@ -20,6 +20,7 @@ from data.catalog import (
     Source,
     Version,
     add_version,
+    has_catalog,
     never_trained_share,
     open_workspace,
     quoted,
@@ -197,7 +198,7 @@ def _held_out_share(plan: Plan, shards: Sequence[Shard]) -> float:
     """
     documents = sum(shard.documents for shard in shards)
     shares = [_HELD_OUT_SHARE, min(_MOST_HELD_OUT, _HELD_OUT_DOCUMENTS / max(documents, 1))]
-    if plan.workspace.catalog.is_file():
+    if has_catalog(plan.workspace):
         with read_catalog(plan.workspace) as db:
             shares.append(never_trained_share(db))
     if 0 < documents < _SMALL:

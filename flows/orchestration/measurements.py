@@ -22,6 +22,7 @@ from albert.finetuning import Candidate, ModelRuns, measure_cost
 from data.catalog import (
     CorpusRead,
     Lineage,
+    has_catalog,
     lineages,
     open_workspace,
     read_catalog,
@@ -90,7 +91,7 @@ def corpora_to_search(
     say. Corpora too large to be searched unasked are left out, which is said.
     """
     behind = [Lineage(frozenset(), str(checkpoint)) for checkpoint in checkpoints]
-    if workspace.catalog.is_file():
+    if has_catalog(workspace):
         with read_catalog(workspace) as db:
             behind = [one for checkpoint in checkpoints for one in lineages(db, workspace, checkpoint)]
     read = {corpus for one in behind for corpus in one.corpora}

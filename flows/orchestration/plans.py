@@ -19,6 +19,7 @@ from data.catalog import (
     Condition,
     Drift,
     Version,
+    has_catalog,
     never_trained_share,
     newest_checkpoint,
     parse_condition,
@@ -111,7 +112,7 @@ def plan_refreshing(options: RefreshOptions) -> RefreshPlan | Answer:
 
 def find_checkpoint(place: Workspace, corpus: str) -> Path | None:
     """The newest checkpoint of a completed pretraining on a corpus, if there is one."""
-    if not place.catalog.is_file():
+    if not has_catalog(place):
         return None
     with read_catalog(place) as db:
         path = newest_checkpoint(db, corpus)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from data.__main__ import app
-from data.catalog import read_catalog, require_version
+from data.catalog import CatalogLost, read_catalog, require_version
 from data.errors import InputError
 from data.locks import writer_lock
 from data.publication import KEPT_MANIFESTS, publish, pull, working_copy
@@ -174,6 +174,14 @@ def test_an_interrupted_publication_leaves_the_previous_one(url, settings, tmp_p
     assert send(url, tmp_path / "one").number == 2
     get(url, tmp_path / "two")
     assert instances(tmp_path / "two") == instances(tmp_path / "one") != before
+
+
+def test_a_workspace_whose_catalog_is_lost_is_not_published(url, settings, tmp_path):
+    send(url, tmp_path / "one")
+    Workspace(settings.workspace).catalog.unlink()
+    with pytest.raises(CatalogLost, match="is gone: jixu doctor --fix restores it"):
+        send(url, tmp_path / "one")
+    assert get(url, tmp_path / "two").number == 1 and Workspace(tmp_path / "two").catalog.is_file()
 
 
 def test_files_that_no_manifest_lists_are_removed(url, settings, tmp_path):

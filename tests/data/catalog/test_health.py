@@ -19,6 +19,7 @@ from data.catalog import (
 )
 from data.errors import InputError
 from data.instances import verify
+from data.refresh import plan_refresh
 from data.workspace import Workspace
 from tests.corpora import ask, refresh_here, refresh_settings, write_jsonl
 
@@ -149,7 +150,10 @@ def test_a_lost_catalog_is_restored_as_its_last_writer_left_it(settings, damage)
             file.write(b"\xff" * (size - 4096 * 6))
     files = sorted(workspace.root.glob("*/茶/*"))
     # a writer would put what is lost in place of the copy
-    for job in (examine, lambda _: refresh_here(settings[0]), lambda place: end_killed_run(place, "r")):
+    for job in (
+        *(examine, lambda _: refresh_here(settings[0]), lambda place: end_killed_run(place, "r")),
+        lambda _: plan_refresh(replace(settings[0], corpus="new")),  # refused before its sources are read
+    ):
         with pytest.raises(CatalogLost, match="jixu doctor --fix restores it"):
             job(workspace)
     assert sorted(workspace.root.glob("*/茶/*")) == files
@@ -157,9 +161,12 @@ def test_a_lost_catalog_is_restored_as_its_last_writer_left_it(settings, damage)
     assert content(workspace.root) == before and len(before["versions"]) == 3
     assert not refresh_here(settings[1]).is_new and not examine(workspace).damaged
     workspace.catalog.write_bytes(b"damaged")
-    workspace.catalog_copy.unlink()
-    with pytest.raises(InputError, match="is gone too: refresh the corpora into a new workspace"):
-        restore(workspace)
+    os.truncate(workspace.catalog_copy, 20000)
+    for state in ("damaged", "gone"):
+        with pytest.raises(InputError, match=f"is {state} too: refresh the corpora into a new workspace"):
+            restore(workspace)
+        assert workspace.catalog.read_bytes() == b"damaged"
+        workspace.catalog_copy.unlink(missing_ok=True)
 
 
 def test_damage_that_a_writer_does_not_meet_is_not_copied(tmp_path):
