@@ -121,13 +121,28 @@ def lineages(
         settings, parts = json.loads(text), [start]
         others = [*settings.get("mix", ()), *filter(None, [settings.get("then")])]
         query = "select arg_max(characters, version) from versions where corpus = ?"
-        known = {(corpus, version), *((one["name"], None) for one in others)}
+        known = {
+            (corpus, version),
+            *((one["name"], _version_of(db, one["name"], one.get("shards", ()))) for one in others),
+        }
         sizes = {pair: db.execute(query, [pair[0]]).fetchall()[0][0] for pair in known}
         read = frozenset(CorpusRead(*pair, size) for pair, size in sizes.items() if size is not None)
     else:
         parts = _made_from(checkpoint)
     behind = [one for part in parts for one in lineages(db, workspace, Path(part), seen | {checkpoint})]
     return [Lineage(one.corpora | read, one.start) for one in behind] or [Lineage(read, str(checkpoint))]
+
+
+def _version_of(db: duckdb.DuckDBPyConnection, name: str, shards: Sequence[str]) -> int | None:
+    """The newest version of a corpus that is made of these shards; None if it was removed."""
+    paths = [f"shards/{name}/{Path(shard).name}" for shard in shards]
+    query = """
+        select max(version) from (
+            select version, list(path order by position) as paths from version_shards
+            where corpus = ? group by version)
+        where paths = ?::varchar[]
+        """
+    return db.execute(query, [name, paths]).fetchall()[0][0]
 
 
 def _made_from(checkpoint: Path) -> list[str]:

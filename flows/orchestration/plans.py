@@ -232,8 +232,9 @@ def _second_corpus(place: Workspace, text: str, first: Version, kept: Sequence[C
     if name == first.corpus:
         raise InputError(f"{text}: that is the corpus itself, which has the rest of the tokens")
     for one in kept:
-        if one.name == name and all(shard.is_file() for shard in one.shards):
-            return replace(one, share=share)
+        shards = tuple(place.shards(name) / shard.name for shard in one.shards)  # it may have been moved
+        if one.name == name and all(shard.is_file() for shard in shards):
+            return replace(one, share=share, shards=shards)
     version, shards = _corpus_shards(place, name or number)
     if not encode_alike(*(find_tokenizer(v.tokenizer, place.tokenizers) for v in (first, version))):
         raise InputError(

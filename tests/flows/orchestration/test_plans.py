@@ -257,8 +257,15 @@ def test_an_unfinished_run_keeps_its_second_corpus_too(workspace, tmp_path, samp
     known = {"corpus": "tea", "version": 1, "init": "tiny", "settings": begun.settings, "steps": 5}
     known |= {"tokens": 50, "metrics": {}, "checkpoints": []}
     record_run(Workspace(root), run=begun.run, status="interrupted", **known)
+    reported = gather_facts(root, ["again"])
     make_corpus(root, "again", samples / "general.txt", vocabulary_file)
     assert pretraining_plan(options).settings.others == begun.settings.others
+    checkpoint = begun.settings.run_folder / "checkpoint-1"
+    assert gather_facts(root, ["again"], checkpoint) == reported != gather_facts(root, ["again"])
+    moved = Path(shutil.copytree(root, tmp_path / "moved"))
+    going_on = pretraining_plan(replace(options, workspace=str(moved))).settings
+    names = [[shard.relative_to(moved) for shard in one.shards] for one in going_on.others]
+    assert names == [[shard.relative_to(root) for shard in one.shards] for one in begun.settings.others]
     # another share is another run, and so are the texts that came since
     assert pretraining_plan(replace(options, mix=("again:0.3",))).settings.mix[0].share == 0.3
     assert pretraining_plan(replace(options, resume="never")).settings.others != begun.settings.others
