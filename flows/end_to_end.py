@@ -66,8 +66,8 @@ def describe(outcome: EndToEndOutcome) -> str:
 
     lines = [losses("base model", outcome.base)] if outcome.base else []
     scores = reports.scores_table(outcome.comparison).to_markdown()
-    lines += [losses("continued", outcome.continued), scores, outcome.verdict]
-    return "\n".join([*lines, *outcome.kept, f"report {outcome.page.resolve()}"])
+    lines += [losses("continued", outcome.continued), scores, reports.protocol(outcome.comparison)]
+    return "\n".join([*lines, outcome.verdict, *outcome.kept, f"report {outcome.page.resolve()}"])
 
 
 @job("end-to-end", EndToEndOptions, describe, run_name="end to end on {task}")

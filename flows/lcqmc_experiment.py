@@ -106,7 +106,10 @@ class Deadline:
 
 def describe(outcome: ExperimentOutcome) -> str:
     """What a person wants to know of the result."""
-    tables = [f"{one.task}\n\n{reports.scores_table(one).to_markdown()}" for one in outcome.comparisons]
+    tables = [
+        f"{one.task}\n\n{reports.scores_table(one).to_markdown()}\n{reports.protocol(one)}\n"
+        for one in outcome.comparisons
+    ]
     return "\n".join([*tables, outcome.verdict, *outcome.left_out, f"report {outcome.page.resolve()}"])
 
 

@@ -12,9 +12,10 @@ from albert.finetuning import FineTuneSettings
 from data.catalog import record_run
 from data.refresh import GateRules
 from data.workspace import Workspace
-from flows import fine_tune
+from flows import end_to_end, fine_tune, lcqmc_experiment
 from flows.orchestration import CorporaOptions, corpora_to_search
 from flows.orchestration.measurements import contamination
+from tests.albert.report_samples import BASE, BETTER, comparison, pretraining
 from tests.conftest import save_small_model
 from tests.corpora import make_corpus
 
@@ -114,3 +115,15 @@ def test_a_corpus_too_large_to_be_searched_unasked_is_named(place, monkeypatch, 
     assert read_by(place, first, general="general") == [()]
     assert "--corpora.domain tea searches it" in "".join(capsys.readouterr())
     assert read_by(place, first, domain="tea") == [("tea",)]
+
+
+def test_what_is_printed_of_a_comparison_names_the_model_that_stayed_at_chance_level(tmp_path):
+    stuck = replace(BETTER, seeds=tuple(replace(seed, left_chance=False) for seed in BETTER.seeds))
+    result, page = comparison(BASE, stuck), tmp_path / "index.html"
+    outcome = end_to_end.EndToEndOutcome(None, pretraining(tmp_path), result, "verdict", page)
+    for printed in (
+        fine_tune.describe(fine_tune.FineTuneOutcome(result, None, page)),
+        end_to_end.describe(outcome),
+        lcqmc_experiment.describe(lcqmc_experiment.ExperimentOutcome((result,), "verdict", (), page)),
+    ):
+        assert "3 of 3 runs of 继续 stayed at chance level" in printed
