@@ -202,7 +202,7 @@ def test_the_whole_way_in_one_flow(tmp_path, prefect_server):
     done = run_here("end-to-end", *given, **prefect_server)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
-    assert len(lines) == 15 and lines[-1].startswith("report ")
+    assert len(lines) == 16 and lines[-1].startswith("report ")
     kept = [Path(line.split(": seed")[0].removeprefix("model ")) for line in lines[-3:-1]]
     assert [one.name for one in kept] == ["base-model", "continued"]
     assert all((one / "task.json").is_file() for one in kept)
