@@ -84,7 +84,7 @@ def instance_table(
     """Make a table of instances with their static masks; `doc_ids` and `sides` are those of all documents."""
     cu_seqlens = instances.cu_seqlens
     token = pa.uint16() if vocabulary.vocab_size <= 1 << 16 else pa.uint32()
-    input_ids = instances.input_ids.astype(token.to_pandas_dtype())
+    input_ids = instances.input_ids.astype(str(token))  # of Arrow and of NumPy alike
     masks = draw_masks(
         input_ids,
         instances.word_starts,
