@@ -161,6 +161,8 @@ class StepGraphs:
         seed()
         _on_side_stream(passes, self._device)
         expected = self._results(figures)
+        if not all(bool(x.isfinite().all()) for x in expected):  # fp16 overflowed: nothing to compare with
+            return expected[-1]
         try:
             graph = _Graph(static, figures, self._capture(passes))
             self._restore(before)

@@ -29,7 +29,8 @@ import torch
 import kernels
 from benchmarks.gpu.correctness import core_claims, other_claims, races
 from benchmarks.gpu.goals import goals_table, judge, of_goals
-from benchmarks.gpu.model import host_cases, memory, model_cases, profile
+from benchmarks.gpu.graphs import CASES, check_graphs
+from benchmarks.gpu.model import memory, profile
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.session import Session, all_cases
@@ -56,19 +57,22 @@ def check_and_tune(session: Session) -> None:
 def measure_all(session: Session) -> None:
     scale, report, options = session.scale, session.report, session.options
     session.ceilings()
-    session.measure(list(host_cases(scale)))
     models = ("tiny",) if scale.is_small else ("tiny", "base", "large")
     lacking = trainer_lacks(options.shards)
     if lacking:
         report.show("trainer", {"left out": lacking})
     for name, tokens in product(() if lacking else models, (512,) if scale.is_small else (4096, 32768)):
         session.run("trainer", train, tuple(options.shards), name, tokens)
-    for name in models:
-        session.run("profile", profile, name)
     for name in models if scale.is_small else ("large", "bert-large"):
         session.run("memory", memory, name)
-    session.measure([case for case in all_cases(scale) if not case.name.startswith("step")])
-    session.measure(list(model_cases(scale)))
+    for name in models:
+        session.run("profile", profile, name)
+    goals = of_goals(all_cases(scale))
+    session.measure(goals)
+    for case in () if lacking else CASES:
+        session.run("graphs", check_graphs, tuple(options.shards), case)
+    done = {case.name for case in goals}
+    session.measure([case for case in all_cases(scale) if case.name not in done])
     session.check(other_claims(scale), session.end, min(session.processes, 4))
     session.run("races", races)
 

@@ -1,0 +1,228 @@
+"""The trainer with CUDA graphs beside single launches: the same losses and weights in every kind of run."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+
+from benchmarks.gpu.scale import Scale
+
+STEPS = 60
+LOSS, WEIGHTS = 2e-2, 0.25  # allowed of a step's loss, and of the way that the weights went
+TOO_LARGE = 2.0**40  # a scale at which fp16 gradients overflow
+
+
+@dataclass
+class Outcome:
+    """Some steps of a trainer."""
+
+    losses: list[float]
+    weights: list[torch.Tensor]
+    start: list[torch.Tensor]
+    notices: list[str]
+    captured: int  # graphs of batches and of the update
+    launched: int  # batches that ran kernel by kernel
+    peak_bytes: int
+    seconds: float
+
+
+def check_graphs(scale: Scale, shards: tuple[Path, ...], case: str) -> dict[str, object]:
+    """Check one of `CASES`; returns its figures. Raises AssertionError where they are wrong."""
+    with tempfile.TemporaryDirectory() as folder:
+        return CASES[case](scale, shards, Path(folder))
+
+
+def _same(init: str, **running: object) -> Callable[..., dict[str, object]]:
+    """Compare with single launches; `running` options hold for both."""
+
+    def check(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, object]:
+        plain = _train(scale, shards, folder / "plain", init, cuda_graphs="off", **running)
+        graphed = _train(scale, shards, folder / "graphed", init, **running)
+        return _beside(scale, graphed, plain)
+
+    return check
+
+
+def _beside(scale: Scale, graphed: Outcome, plain: Outcome, *, with_graphs: bool = True) -> dict[str, object]:
+    loss = max(abs(a - b) / b for a, b in zip(graphed.losses, plain.losses, strict=True))
+    went = max(_distance(plain.weights, plain.start), 1e-30)
+    figures = {
+        "losses_differ_by": loss,
+        "weights_differ_by": _distance(graphed.weights, plain.weights) / went,
+        "last_loss": graphed.losses[-1],
+        "graphs": graphed.captured,
+        "launched_singly": graphed.launched,
+        "notices": graphed.notices,
+        "peak_gib": [round(one.peak_bytes / 2**30, 3) for one in (graphed, plain)],
+    }
+    assert loss <= LOSS and figures["weights_differ_by"] <= WEIGHTS, figures
+    if not scale.is_small and with_graphs:
+        assert graphed.captured and not graphed.notices, figures
+    return figures
+
+
+def _checkpointed(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, object]:
+    """Activations computed again give what kept ones give; there are no graphs then."""
+    kept = _train(scale, shards, folder / "kept", "bert-tiny", cuda_graphs="off")
+    again = _train(scale, shards, folder / "again", "bert-tiny", activation_checkpointing=True)
+    return _beside(scale, again, kept, with_graphs=False)
+
+
+def _resumed(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, object]:
+    """A run that is stopped and resumed ends with the weights of one that is not, to the last bit."""
+    whole = _train(scale, shards, folder / "whole", "tiny")
+    first = _train(scale, shards, folder / "two", "tiny", steps=_steps(scale) // 2)
+    second = _train(scale, shards, folder / "two", "tiny")
+    differ = sum(not torch.equal(a, b) for a, b in zip(whole.weights, second.weights, strict=True))
+    figures = {"tensors_that_differ": differ, "share": _distance(second.weights, whole.weights)}
+    assert not differ and first.losses + second.losses == whole.losses, figures
+    return figures
+
+
+def _refused(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, object]:
+    """A capture that CUDA refuses ends the graphs, not the run, nor what torch draws and frees afterwards."""
+    from albert.pretraining.trainer import Trainer
+
+    passes = Trainer._passes
+
+    def asks_for_a_number(self, batch, weights, figures):
+        passes(self, batch, weights, figures)
+        figures.sum().item()  # the host waits for the device, which a capture refuses
+
+    plain = _train(scale, shards, folder / "plain", "tiny", cuda_graphs="off")
+    with patch.object(Trainer, "_passes", asks_for_a_number):
+        refused = _train(scale, shards, folder / "refused", "tiny")
+    figures = _beside(scale, refused, plain, with_graphs=False)
+    if not scale.is_small:
+        drawn = torch.rand(1000, device=scale.device)
+        torch.cuda.empty_cache()
+        assert 0 < float(drawn.mean()) < 1 and len(refused.notices) == 1 and not refused.captured, figures
+    return figures
+
+
+def _overflow(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, object]:
+    """Gradients in fp16 that overflow cost their step and halve the scale, with graphs as without."""
+    from albert.pretraining.trainer import Trainer
+
+    set_model = Trainer._set_model
+
+    def too_large(self, model):
+        set_model(self, model)
+        self.scaler = torch.amp.GradScaler(self.process.device.type, init_scale=TOO_LARGE)
+
+    with patch.object(Trainer, "_set_model", too_large):
+        plain = _train(scale, shards, folder / "plain", "tiny", precision="fp16", cuda_graphs="off")
+        graphed = _train(scale, shards, folder / "graphed", "tiny", precision="fp16")
+    return _beside(scale, graphed, plain)
+
+
+def _long(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, object]:
+    """Count what a longer run of small batches launches kernel by kernel, and the memory of its graphs."""
+    found = _train(scale, shards, folder / "long", "tiny", steps=_steps(scale, 500))
+    return {
+        "graphs": found.captured,
+        "launched_singly": found.launched,
+        "notices": found.notices,
+        "peak_gib": round(found.peak_bytes / 2**30, 3),
+        "milliseconds_a_step": 1e3 * found.seconds / len(found.losses),
+    }
+
+
+CASES: dict[str, Callable[..., dict[str, object]]] = {
+    "bf16": _same("tiny"),
+    "dropout": _same("bert-tiny"),
+    "in parts": _same("tiny", accumulate=2),
+    "activation checkpointing": _checkpointed,
+    "resumed": _resumed,
+    "refused": _refused,
+    "fp16 overflow": _overflow,
+    "long": _long,
+}
+
+
+def _steps(scale: Scale, steps: int = STEPS) -> int:
+    return 6 if scale.is_small else steps
+
+
+def _train(
+    scale: Scale, shards: tuple[Path, ...], folder: Path, init: str, *, steps: int = 0, **running: object
+) -> Outcome:
+    """Train from random weights, or from the folder's checkpoint, which it leaves at the end."""
+    from albert.batching import TrainingData
+    from albert.pretraining import PretrainSettings, check_start
+    from albert.pretraining.start import phases
+    from albert.pretraining.trainer import Trainer
+    from albert.runtime import join
+
+    settings = PretrainSettings(
+        run_folder=folder, shards=shards, init=init, steps=_steps(scale, max(STEPS, steps)),
+        batch_tokens=256 if scale.is_small else 4096, held_out_share=0.02,
+    )  # fmt: skip
+    running = {"accumulate": 1, **running}
+    settings = replace(settings, running=replace(settings.running, **running))
+    with join() as process:
+        start = check_start(settings)
+        trainer = Trainer(settings, start, 1e-3, process)
+        trainer.resume()
+        before = [p.detach().clone() for p in trainer.objective.parameters()]
+        data = TrainingData(list(start.streams.values()), phases(settings), accumulate=running["accumulate"])
+        if not scale.is_small:
+            torch.cuda.reset_peak_memory_stats()
+        records = []
+        with _counted(trainer) as launched:
+            began = time.perf_counter()
+            last = steps or _steps(scale)
+            for step in islice(data.steps(trainer.state.data), last - trainer.state.step):
+                trainer.step(trainer.prepare(step))
+                if trainer.is_review_due:
+                    done, wrong = trainer.review()
+                    assert wrong is None, wrong
+                    records += done
+            done, wrong = trainer.review()
+            assert wrong is None, wrong
+            seconds = time.perf_counter() - began
+        folder.mkdir(exist_ok=True)
+        trainer.checkpoint()
+        graphs = trainer.graphs
+        captured = 0 if graphs is None else sum(g is not None for g in graphs._graphs.values())
+        return Outcome(
+            losses=[f.mlm_loss / f.mlm_count for one in [*records, *done] for f in one.corpora.values()],
+            weights=[p.detach().clone() for p in trainer.objective.parameters()],
+            start=before,
+            notices=list(trainer.notices),
+            captured=captured + (0 if graphs is None else len(graphs._updates)),
+            launched=launched[0],
+            peak_bytes=0 if scale.is_small else torch.cuda.max_memory_allocated(),
+            seconds=seconds,
+        )
+
+
+@contextmanager
+def _counted(trainer):
+    """Count the batches that no graph ran."""
+    launched = [0]
+    if trainer.graphs is None:
+        yield launched
+        return
+    run = trainer.graphs.run
+
+    def counted(*arguments: object) -> bool:
+        was_run = run(*arguments)
+        launched[0] += not was_run
+        return was_run
+
+    with patch.object(trainer.graphs, "run", counted):
+        yield launched
+
+
+def _distance(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
+    squares = [(a.double() - b.double()).square().sum() for a, b in zip(ours, theirs, strict=True)]
+    return float(torch.stack(squares).sum().sqrt())
