@@ -51,10 +51,11 @@ def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) 
         try:
             steps(0.2 if scale.is_small else WARM_UP_SECONDS)
             began, waited, tokens = time.perf_counter(), loader.waited, trainer.state.tokens
-            first = trainer.state.step
+            first, graphs = trainer.state.step, _captured(trainer)
             steps(0.2 if scale.is_small else SECONDS)
             seconds, count = time.perf_counter() - began, trainer.state.step - first
             tokens, waited = trainer.state.tokens - tokens, loader.waited - waited
+            graphs = _captured(trainer) - graphs
             busy = None if scale.is_small else _busy(lambda: steps(60, PROFILED))
         finally:
             loader.close()
@@ -66,10 +67,15 @@ def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) 
         "milliseconds_a_step": 1e3 * seconds / count,
         "waiting_for_data": waited / seconds,
         "busy_milliseconds_a_step": busy and busy / PROFILED,
+        "graphs_captured_meanwhile": graphs,  # each takes about a second of the time
         "losses": [round(x, 4) for x in losses[:: max(1, len(losses) // 40)]],
         "problem": next(filter(None, problems), None),
         "notices": trainer.notices,  # such as of CUDA graphs that were given up
     }
+
+
+def _captured(trainer) -> int:
+    return 0 if trainer.graphs is None else sum(g is not None for g in trainer.graphs._graphs.values())
 
 
 def _busy(run) -> float:

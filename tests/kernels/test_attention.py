@@ -12,7 +12,7 @@ import kernels
 from kernels import tuning
 from kernels.attention import attention_reference, schedule_tiles
 from tests.kernels import checks
-from tests.kernels.checks import DEVICE, offsets
+from tests.kernels.checks import DEVICE, MULTIPLIED, offsets
 from tests.kernels.conftest import ANY_SHAPE
 
 attention_module = sys.modules["kernels.attention"]
@@ -32,7 +32,7 @@ def test_output_and_gradients_match_double_precision(either, lengths, head_dim):
 
 
 def test_a_shape_whose_table_says_so_runs_flash_attention_where_that_can(triton, monkeypatch):
-    qkv, cu_seqlens = torch.randn(40, 3, 2, 32, device=DEVICE), offsets([40])
+    qkv, cu_seqlens = torch.randn(40, 3, 2, 32, device=DEVICE, dtype=MULTIPLIED), offsets([40])
     name = tuning.architecture(qkv.device)
     table = tuning.table(name)
     faster = tuning.Table({key: replace(entry, flash=True) for key, entry in table.attention.items()})
@@ -58,12 +58,12 @@ def test_lengths_from_1_to_513_in_one_batch(either):
 
 @pytest.mark.parametrize("lengths, dropout_p", [([1, 30, 7], 0.1), ([70, 3], 0.6)], ids=str)
 def test_dropout_is_the_references_forward_and_backward(either, lengths, dropout_p):
-    checks.attention(either, lengths, 26, dropout_p=dropout_p)
+    checks.attention(either, lengths, 26, MULTIPLIED, dropout_p=dropout_p)
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0]], ids=str)
 def test_nothing_in_nothing_out(either, lengths):
-    qkv = torch.randn(0, 3, 2, 32, device=DEVICE, requires_grad=True)
+    qkv = torch.randn(0, 3, 2, 32, device=DEVICE, dtype=MULTIPLIED, requires_grad=True)
     either.attention(qkv, offsets(lengths), 0).sum().backward()
     assert qkv.grad.shape == qkv.shape
 

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.mlm_loss import CHUNK, IGNORED, backward_in_chunks, forward_in_chunks, mlm_loss_reference
 from tests.kernels import checks
-from tests.kernels.checks import DEVICE
+from tests.kernels.checks import DEVICE, MULTIPLIED
 from tests.kernels.conftest import ANY_SHAPE
 
 SHAPES = [
@@ -79,9 +79,9 @@ def test_without_a_counted_label_the_loss_and_its_gradients_are_zero(either, n):
 
 
 def test_an_invalid_label_gives_nan(triton):
-    states, weight = torch.randn(2, 16, device=DEVICE), torch.randn(40, 16, device=DEVICE)
-    labels = torch.tensor([40, 39], device=DEVICE)
-    loss, _ = triton.mlm_loss(states, weight, torch.zeros(40, device=DEVICE), labels)
+    like = {"device": DEVICE, "dtype": MULTIPLIED}
+    states, weight, bias = torch.randn(2, 16, **like), torch.randn(40, 16, **like), torch.zeros(40, **like)
+    loss, _ = triton.mlm_loss(states, weight, bias, torch.tensor([40, 39], device=DEVICE))
     assert loss[0].isnan() and loss[1].isfinite()
 
 
