@@ -208,6 +208,24 @@ def test_a_graph_that_gives_other_gradients_is_given_up_with_a_notice(settings):
     assert torch.allclose(row, figures)  # the batch counted once, as it was before the replay
 
 
+def test_gradients_that_overflow_are_nothing_to_check_a_graph_by():
+    """In fp16 the step is not taken, and its batch's shape has its graph captured next time."""
+    weight, factors = torch.nn.Parameter(torch.ones(2)), iter([float("inf"), 1.0, 1.0])
+    notices: list[str] = []
+
+    def passes(batch, weights, figures):
+        (weight.sum() * next(factors)).backward()
+        figures += 1
+
+    graphs = graphs_of(passes, [weight], notify=notices.append)
+    fitted = [graphs.fit(batch_of(20, 2)) for _ in range(WARM_UP + 2)][WARM_UP:]
+    row = torch.zeros(7, dtype=torch.float64)
+    for batch in fitted:
+        weight.grad = torch.zeros(2)
+        assert graphs.run(flatten(batch, (1.0, 1.0)), Shape.of(batch), row, lambda: None)
+    assert not notices and all(graphs._graphs.values()) and row.eq(2).all() and weight.grad.eq(1).all()
+
+
 def test_an_update_that_gives_other_weights_is_given_up_with_a_notice(settings, monkeypatch):
     trainer, steps = prepare(replace(settings, steps=STEPS), graphs=True)
     take, calls = trainer._update, []
