@@ -3,6 +3,7 @@
 import ast
 import re
 import shlex
+from functools import cache
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from data.cleaning import QualityRules
 from data.refresh import load_recipe
 from flows.orchestration import automations, doctor, serve, worker
 from flows.orchestration.command import make_command
+from flows.orchestration.mistakes import in_words_of_the_form
 from flows.orchestration.options_page import page
 from flows.orchestration.settings import JOBS
 from tests.pages import DOCS, PAGES, ROOT, blocks, follow
@@ -88,28 +90,21 @@ def test_a_card_states_the_sources_and_their_licences(followed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(20))
-def test_a_question_is_answered_by_its_query(followed, number):
-    questions = blocks("questions.md", "sql")
-    assert len(questions) == 20
-    with open_workspace(followed / "workspace") as statistics:
-        assert statistics.sql(questions[number][1]).fetchall()
-
-
-@pytest.mark.slow
-def test_answers_agree_with_each_other(followed):
+def test_every_question_is_answered_and_the_answers_agree_with_each_other(followed):
     queries = [query for _, query in blocks("questions.md", "sql")]
     with open_workspace(followed / "workspace") as statistics:
         answers = [statistics.sql(query).fetchall() for query in queries]
         kept = "select corpus, count(*) from documents where dropped_reason is null group by corpus"
         assert {row[0]: row[2] for row in answers[0]} == dict(statistics.sql(kept).fetchall())
         ((tea,),) = statistics.sql("select count(*) from documents where corpus = 'tea'").fetchall()
+    assert len(queries) == 20 and all(answers), [q for q, a in zip(queries, answers, strict=True) if not a]
     fates = {fate: documents for corpus, fate, documents, _ in answers[3] if corpus == "tea"}
     assert sum(fates.values()) == tea and fates["kept"] > max(fates.values()) / 2
     shares = dict(answers[13])
     assert abs(sum(shares.values()) - 1) < 1e-9 and 0.75 < shares["[MASK]"] < 0.85
 
 
+@cache
 def messages():
     """The text constants of the sources; an f-string's values are "…"."""
     found = []
@@ -129,6 +124,14 @@ def test_the_program_gives_every_message_of_troubleshooting():
     quoted = re.findall(r"^> (.+)$", (DOCS / "troubleshooting.md").read_text(encoding="utf-8"), re.M)
     assert len(quoted) > 20
     assert not [message for message in quoted if message not in given]
+
+
+def test_the_options_that_messages_advise_exist():
+    advice = r"\b(?:pass|with|give|or|and|by|more|fewer|lower) --[a-z][a-z.-]*[a-z]"
+    assert len(re.findall(advice, messages())) > 20
+    unknown = re.findall(advice, in_words_of_the_form(messages()))
+    others = ("--fix", "--port", "--webhook", "--rerun-crashed")  # of doctor, serve and automations
+    assert not [name for name in unknown if not name.endswith(others)]
 
 
 def test_the_page_of_options_is_up_to_date(tmp_path):
@@ -162,16 +165,10 @@ def test_named_modules_exist():
 
 def commands():
     """The commands of jixu that take options, by name."""
-    jobs = {name: make_command(name) for name in JOBS}
-    services = {
-        "serve": serve.app,
-        "worker": worker.app,
-        "doctor": doctor.app,
-        "automations": automations.app,
-    }
+    services = (serve, worker, doctor, automations)
     return {
-        **jobs,
-        **services,
+        **{name: make_command(name) for name in JOBS},
+        **{service.__name__.rpartition(".")[2]: service.app for service in services},
         "corpus": corpus_app,
         "checkpoint": checkpoint_app,
         "report": report_app,
@@ -198,16 +195,8 @@ def test_options_that_are_named_exist():
     places += [f"flows/orchestration/{name}.py" for name in ("serve", "doctor", "automations")]
     sources = "\n".join((ROOT / place).read_text(encoding="utf-8") for place in places)
     jobs = page()
-    of_others = {
-        "--help",
-        "--host",
-        "--watch",
-        "--nthreads",
-        "--all",
-        "--pool",
-        "--type",
-        "--cleaning.no-fold-width",
-    }
+    of_others = {"--help", "--host", "--watch", "--nthreads", "--all", "--pool", "--type"}
+    of_others.add("--cleaning.no-fold-width")
     for name, text in TEXTS.items():
         for option in set(re.findall(r"(?<![\w-])--[a-z][a-z.-]*[a-z]", text)) - of_others:
             parameter = option[2:].replace("-", "_")

@@ -1,17 +1,14 @@
 """An option is declared once: the form, the command line and the recipe are made from its declaration."""
 
-import ast
 import importlib
-import re
 from dataclasses import fields, is_dataclass
 
 import pytest
 from pydantic_core import to_jsonable_python
 
 from flows.orchestration.command import read_options
-from flows.orchestration.mistakes import explain, in_words_of_the_form
+from flows.orchestration.mistakes import explain
 from flows.orchestration.settings import JOBS
-from tests import ROOT
 from tests.commands import typed_as
 
 REQUIRED = {
@@ -118,18 +115,6 @@ def test_a_wrong_argument_is_explained_in_a_line(arguments, message, monkeypatch
         read_options("refresh-corpus", arguments)
     line = explain(refused.value)
     assert message in line and "\n" not in line
-
-
-def test_the_options_that_messages_advise_exist():
-    advice = r"\b(?:pass|with|give|or|and|by|more|fewer|lower) --[a-z][a-z.-]*[a-z]"
-    files = [file for folder in ("albert", "data", "flows") for file in (ROOT / folder).rglob("*.py")]
-    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
-    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    texts = [text for text in texts if re.search(advice, text)]
-    assert len(texts) > 20
-    others = ("--fix", "--port", "--webhook", "--rerun-crashed")  # of doctor, serve and automations
-    unknown = [name for text in texts for name in re.findall(advice, in_words_of_the_form(text))]
-    assert not [name for name in unknown if not name.endswith(others)]
 
 
 def test_what_is_typed_takes_precedence_over_the_recipe(tmp_path):
