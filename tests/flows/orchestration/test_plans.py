@@ -15,7 +15,7 @@ from data.workspace import Workspace
 from flows.end_to_end import end_to_end
 from flows.fine_tune import fine_tune
 from flows.orchestration import find_checkpoint, gather_facts, pretraining_plan
-from flows.orchestration.plans import PREPARE, Answer, tokenizer_folder
+from flows.orchestration.plans import PREPARE, tokenizer_folder
 from flows.orchestration.settings import JOBS
 from tests import ROOT
 from tests.commands import refused, run_here, typed_as
@@ -121,6 +121,12 @@ def workspace(tmp_path_factory, samples, vocabulary_file):
     return root
 
 
+@pytest.fixture
+def root(workspace, tmp_path):
+    """A copy of the workspace, to be changed."""
+    return Path(shutil.copytree(workspace, tmp_path / "w"))
+
+
 def values(job, change, here, made):
     """The options of a job that can work, changed."""
     given = {"workspace": "HERE/w"} | SOUND[job]
@@ -167,12 +173,6 @@ def test_a_comparison_does_not_take_the_name_of_a_pretraining(tmp_path):
         plan("fine-tune", options)
 
 
-def test_a_dry_run_is_answered(tmp_path):
-    answer = plan("refresh-corpus", values("refresh-corpus", {"dry_run": True}, tmp_path, ""))
-    assert isinstance(answer, Answer) and answer.text.startswith("茶 is new: 1 source(s)")
-    assert not (tmp_path / "w").exists()
-
-
 @pytest.mark.slow
 def test_a_deployments_run_is_refused_as_its_command_is(prefect_server, monkeypatch, tmp_path):
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "a deployment's")
@@ -212,51 +212,49 @@ def test_a_run_is_named_by_all_that_changes_its_weights(workspace, tmp_path):
     assert names == ["law-albert", "law-albert", "chinese-albert", "chinese-albert", "start", 32 * "a"]
 
 
-def test_a_run_has_the_same_name_wherever_its_workspace_lies(workspace, tmp_path):
-    moved = Path(shutil.copytree(workspace, tmp_path / "moved"))
-    names = []
-    for root in (workspace, moved):
-        start = root / "models" / "law" / "checkpoint-3"
-        start.mkdir(parents=True)
-        names.append(run_of(root, str(start)))
-    assert names[0] == names[1] != run_of(moved, str(workspace / "models" / "law" / "checkpoint-3"))
+def test_a_run_has_the_same_name_wherever_its_workspace_lies(workspace, root):
+    starts = [str(place / "models" / "law" / "checkpoint-3") for place in (workspace, root)]
+    for start in starts:
+        Path(start).mkdir(parents=True)
+    assert run_of(workspace, starts[0]) == run_of(root, starts[1]) != run_of(root, starts[0])
+
+
+def pretraining_options(root, **given):
+    return JOBS["continued-pretraining"](corpus="tea", workspace=str(root), init="tiny", **given)
+
+
+def record(root, run, status, settings=None, checkpoints=()):
+    """A run of five steps on version 1 of the corpus tea, as the catalog has it."""
+    place, known = Workspace(root), {"corpus": "tea", "version": 1, "init": "tiny", "steps": 5, "tokens": 50}
+    known |= {"metrics": {}, "settings": settings or {}, "checkpoints": [*checkpoints]}
+    record_run(place, run=run, status=status, **known)
 
 
 @pytest.mark.parametrize("name", [None, "law"])
-def test_an_unfinished_run_goes_on_with_the_version_it_was_begun_on(
-    workspace, tmp_path, samples, vocabulary_file, name
-):
-    root = Path(shutil.copytree(workspace, tmp_path / "w"))
+def test_an_unfinished_run_goes_on_with_the_version_it_was_begun_on(root, samples, vocabulary_file, name):
     first = run_of(root, run=name)
-    known = {"corpus": "tea", "version": 1, "init": "tiny", "settings": {}, "steps": 5, "tokens": 50}
-    known |= {"metrics": {}, "checkpoints": []}
-    record_run(Workspace(root), run=first, status="interrupted", **known)
+    record(root, first, "interrupted")
     reported = gather_facts(root, ["tea"])
     make_corpus(root, "tea", samples / "general.txt", vocabulary_file)
-    options = JOBS["continued-pretraining"](corpus="tea", workspace=str(root), init="tiny", run=name)
+    options = pretraining_options(root, run=name)
     going_on, anew = pretraining_plan(options), pretraining_plan(replace(options, resume="never"))
     assert (going_on.run, going_on.version.version, anew.version.version) == (first, 1, 2)
     assert set(going_on.settings.shards).isdisjoint(anew.settings.shards)
     checkpoint = going_on.settings.run_folder / "checkpoint-1"
     assert gather_facts(root, ["tea"], checkpoint) == reported != gather_facts(root, ["tea"])
     # killed before it wrote its report
-    record_run(Workspace(root), run=first, status="completed", **known)
+    record(root, first, "completed")
     assert pretraining_plan(options).version.version == 1
     Workspace(root).report(first).mkdir(parents=True)
     assert pretraining_plan(options).version.version == 2
 
 
-def test_an_unfinished_run_keeps_its_second_corpus_too(workspace, tmp_path, samples, vocabulary_file):
-    root = Path(shutil.copytree(workspace, tmp_path / "w"))
-    options = JOBS["continued-pretraining"](
-        corpus="tea", workspace=str(root), init="tiny", mix=("again:0.2",), then="again:0.1"
-    )
+def test_an_unfinished_run_keeps_its_second_corpus_too(root, tmp_path, samples, vocabulary_file):
+    options = pretraining_options(root, mix=("again:0.2",), then="again:0.1")
     begun = pretraining_plan(options)
     begun.settings.run_folder.mkdir(parents=True)
     write_settings(begun.settings, begun.settings.run_folder / SETTINGS_FILE)
-    known = {"corpus": "tea", "version": 1, "init": "tiny", "settings": begun.settings, "steps": 5}
-    known |= {"tokens": 50, "metrics": {}, "checkpoints": []}
-    record_run(Workspace(root), run=begun.run, status="interrupted", **known)
+    record(root, begun.run, "interrupted", begun.settings)
     reported = gather_facts(root, ["again"])
     make_corpus(root, "again", samples / "general.txt", vocabulary_file)
     assert pretraining_plan(options).settings.others == begun.settings.others
@@ -273,9 +271,8 @@ def test_an_unfinished_run_keeps_its_second_corpus_too(workspace, tmp_path, samp
     assert pretraining_plan(options).settings.others != begun.settings.others
 
 
-def test_a_resumed_run_keeps_what_was_not_trained_on_when_it_began(workspace, tmp_path):
-    root = Path(shutil.copytree(workspace, tmp_path / "w"))
-    options = JOBS["continued-pretraining"](corpus="tea", workspace=str(root), init="tiny")
+def test_a_resumed_run_keeps_what_was_not_trained_on_when_it_began(root):
+    options = pretraining_options(root)
     plan = pretraining_plan(options)
     plan.settings.run_folder.mkdir(parents=True)
     before = replace(plan.settings, never_trained_share=0.33)
@@ -285,8 +282,8 @@ def test_a_resumed_run_keeps_what_was_not_trained_on_when_it_began(workspace, tm
     assert anew.settings.never_trained_share == plan.settings.never_trained_share != 0.33
 
 
-def test_a_resume_with_other_settings_is_refused_before_its_device_is_free(workspace, tmp_path):
-    given = {"corpus": "tea", "workspace": str(shutil.copytree(workspace, tmp_path / "w")), "run": "law"}
+def test_a_resume_with_other_settings_is_refused_before_its_device_is_free(root):
+    given = {"corpus": "tea", "workspace": str(root), "run": "law"}
     begun = plan("continued-pretraining", given).settings
     # as a training keeps them
     begun = replace(begun, batch_tokens=4096, running=replace(begun.running, accumulate=1))
@@ -302,35 +299,28 @@ def test_a_resume_with_other_settings_is_refused_before_its_device_is_free(works
         assert plan("continued-pretraining", given | change | {"resume": "never"})
 
 
-def test_a_corpus_of_another_vocabulary_or_without_its_shards_is_refused(
-    workspace, tmp_path, samples, vocabulary_file
-):
-    root = Path(shutil.copytree(workspace, tmp_path / "w"))
+def test_a_corpus_of_another_vocabulary_or_without_its_shards_is_refused(root, tmp_path, vocabulary_file):
     other, twin = tmp_path / "other.txt", tmp_path / "twin.txt"
     shutil.copy(vocabulary_file, twin)
-    make_corpus(root, "twin", samples / "tea.jsonl", twin)
+    make_corpus(root, "twin", TEA, twin)
     assert run_of(root, mix=("twin:0.2",))
     cased = tmp_path / "cased" / "vocab.txt"
     WordPieceTokenizer(load_tokenizer(twin).vocabulary, lower_case=False).save(cased.parent)
-    make_corpus(root, "cased", samples / "tea.jsonl", cased)
-    with pytest.raises(UserError, match="cased was made with the vocabulary .*vocab.txt, tea with"):
-        run_of(root, mix=("cased:0.2",))
+    make_corpus(root, "cased", TEA, cased)
     other.write_text(vocabulary_file.read_text(encoding="utf-8") + "炒青\n", encoding="utf-8")
-    (shard,) = make_corpus(root, "law", samples / "tea.jsonl", other)
-    with pytest.raises(UserError, match="law was made with the vocabulary .*other.txt, tea with"):
-        run_of(root, mix=("law:0.2",))
+    (shard,) = make_corpus(root, "law", TEA, other)
+    for name, file in (("cased", "vocab.txt"), ("law", "other.txt")):
+        with pytest.raises(UserError, match=f"{name} was made with the vocabulary .*{file}, tea with"):
+            run_of(root, mix=(f"{name}:0.2",))
     shard.unlink()
     with pytest.raises(UserError, match=r"1 shard\(s\) of law version 1 are gone from .*--fix"):
         run_of(root, corpus="law")
 
 
-def test_a_checkpoint_that_was_removed_is_none_to_start_from(workspace, tmp_path):
-    root = Path(shutil.copytree(workspace, tmp_path / "w"))
+def test_a_checkpoint_that_was_removed_is_none_to_start_from(root):
     folder = root / "models" / "law" / "checkpoint-5"
     folder.mkdir(parents=True)
-    known = {"corpus": "tea", "version": 1, "init": "tiny", "settings": {}, "steps": 5, "tokens": 50}
-    rows = {"metrics": {}, "checkpoints": [CheckpointRow(5, "models/law/checkpoint-5", "0", 1.0, 0.5)]}
-    record_run(Workspace(root), run="law", status="completed", **known, **rows)
+    record(root, "law", "completed", checkpoints=[CheckpointRow(5, "models/law/checkpoint-5", "0", 1.0, 0.5)])
     assert find_checkpoint(Workspace(root), "tea") == folder
     folder.rmdir()
     assert find_checkpoint(Workspace(root), "tea") is None
