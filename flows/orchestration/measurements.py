@@ -62,9 +62,9 @@ def measure_model(
     if candidate.is_own and (reference.domain or reference.general):
         intrinsic = measure_intrinsic(
             candidate.path,
-            domain=_held_out(workspace, reference.domain, candidate.path) if reference.domain else None,
-            general=_held_out(workspace, reference.general, candidate.path) if reference.general else None,
-            cloze=_cloze(workspace.root, reference.domain) if reference.domain else (),
+            domain=find_held_out(workspace, reference.domain, candidate.path),
+            general=find_held_out(workspace, reference.general, candidate.path),
+            cloze=find_cloze(workspace.root, reference.domain) if reference.domain else (),
         )
     return replace(model, cost=measure_cost(candidate), contamination=leaks, intrinsic=intrinsic)
 
@@ -149,8 +149,10 @@ def _leak(rows: Rows, workspace: Path, corpus: str, version: int) -> Leak:
         return find_leak(cleaned, statistics.texts(corpus, version), used["guard"].get("share", 0.0))
 
 
-def _held_out(workspace: Workspace, corpus: str, checkpoint: Path) -> HeldOut | None:
+def find_held_out(workspace: Workspace, corpus: str | None, checkpoint: Path) -> HeldOut | None:
     """None where the corpus is made of another vocabulary than the checkpoint's: its ids are other words."""
+    if corpus is None:
+        return None
     with read_catalog(workspace) as db:
         version = require_version(db, corpus)
         shards = version_shards(db, version)
@@ -175,7 +177,7 @@ def domain_words(workspace: Path, corpus: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=8)
-def _cloze(workspace: Path, corpus: str) -> tuple[Cloze, ...]:
+def find_cloze(workspace: Path, corpus: str) -> tuple[Cloze, ...]:
     """Domain words in held-out sentences, in the corpus's order."""
     words = domain_words(workspace, corpus)
     found: list[Cloze] = []

@@ -15,10 +15,7 @@ def environment(monkeypatch):
     """An environment of its own, with nothing of Prefect's."""
     for name in [name for name in os.environ if name.startswith("PREFECT_")] + ["DO_NOT_TRACK"]:
         monkeypatch.delenv(name, raising=False)
-    before = dict(os.environ)
-    yield os.environ
-    for name in set(os.environ) - set(before):
-        del os.environ[name]
+    return os.environ
 
 
 def test_nothing_is_sent_anywhere_and_history_stays_on_this_machine(environment, tmp_path):

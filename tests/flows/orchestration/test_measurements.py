@@ -9,8 +9,8 @@ from data.cleaning import CleaningRules, clean_text, sides_of
 from data.tokenization import WordPieceTokenizer
 from data.workspace import Workspace
 from flows.orchestration import domain_words
-from flows.orchestration.measurements import _cloze, _held_out, _same_words, contamination
-from tests.conftest import save_small_model
+from flows.orchestration.measurements import contamination, find_cloze, find_held_out
+from tests.conftest import SAMPLES, save_small_model
 from tests.corpora import make_corpus
 
 TEXT = "第１２３号茶室和第４５６号茶室的ＷＩＦＩ密码都在门后"
@@ -42,7 +42,7 @@ def test_words_of_the_field_are_asked_in_sentences_that_were_not_trained_on(work
     for text in documents:
         side = held_out if is_held_out(sides_of([text]), share)[0] else trained
         side.update(text.split("\n"))
-    asked = _cloze(workspace.root, "tea")
+    asked = find_cloze(workspace.root, "tea")
     assert asked and trained
     words = domain_words(workspace.root, "tea")
     assert {one.sentence for one in asked} <= held_out - trained
@@ -51,16 +51,17 @@ def test_words_of_the_field_are_asked_in_sentences_that_were_not_trained_on(work
 
 def test_a_corpus_of_other_words_is_not_asked_about(workspace, tokenizer, tmp_path):
     same = save_small_model(tmp_path / "same", tokenizer)
-    held_out = _held_out(workspace, "tea", same)
+    held_out = find_held_out(workspace, "tea", same)
     assert isinstance(held_out, HeldOut) and all(path.is_file() for path in held_out.shards)
     terms = ["龙井茶" if word == "[unused1]" else word for word in tokenizer.vocabulary]
     with_term = save_small_model(tmp_path / "with a term", WordPieceTokenizer(terms))
-    assert _held_out(workspace, "tea", with_term) == held_out
+    assert find_held_out(workspace, "tea", with_term) == held_out
     # and in the slot of a character that no text is encoded as
     WordPieceTokenizer([*tokenizer.vocabulary, "##茶"]).save(tmp_path / "twin")
     in_twin = save_small_model(tmp_path / "in twin", WordPieceTokenizer([*tokenizer.vocabulary, "毛尖"]))
-    assert _same_words(workspace, str(tmp_path / "twin"), in_twin)
+    make_corpus(workspace.root, "twin", SAMPLES / "tea.jsonl", tmp_path / "twin" / "vocab.txt")
+    assert find_held_out(workspace, "twin", in_twin)
     # as many words, in another order
     *others, last = tokenizer.vocabulary
     swapped = WordPieceTokenizer([*others[:-1], last, others[-1]])
-    assert _held_out(workspace, "tea", save_small_model(tmp_path / "swapped", swapped)) is None
+    assert find_held_out(workspace, "tea", save_small_model(tmp_path / "swapped", swapped)) is None

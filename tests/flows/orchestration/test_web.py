@@ -58,15 +58,9 @@ def test_a_page_is_shown_without_scripts_and_nothing_outside_the_folder_is(repor
             status, headers, text = ask(port, path)
             assert (status, text) == (200, "<title>茶</title>")
             assert headers["content-security-policy"] == "sandbox"
-        secret = (
-            "../secret.txt",
-            "%2e%2e/secret.txt",
-            "..%2fsecret.txt",
-            "/secret.txt",
-            "outside/secret.txt",
-        )
-        listings = ("outside/", "%E8%8C%B6/out.txt", "%00")
-        for path in (*secret, *listings, str(reports.parent / "secret.txt")):
+        secret = ("../secret.txt", "%2e%2e/secret.txt", "..%2fsecret.txt", "/secret.txt")
+        others = ("outside/secret.txt", "outside/", "%E8%8C%B6/out.txt", "%00")
+        for path in (*secret, *others, str(reports.parent / "secret.txt")):
             status, _, text = ask(port, f"/reports/{path}")
             assert status == 404 and "secret" not in text, path
         for method in ("POST", "PUT", "DELETE"):
