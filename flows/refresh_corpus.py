@@ -6,7 +6,6 @@ from pathlib import Path
 
 from prefect import runtime
 from prefect.events import emit_event
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from data import refresh
 from data.catalog import Drift, describe_drift, measure_drift, open_workspace
@@ -44,13 +43,7 @@ def describe(outcome: RefreshOutcome | Changes) -> str:
     return "\n".join(lines)
 
 
-@job(
-    "refresh-corpus",
-    RefreshOptions,
-    describe,
-    run_name="refresh {corpus}",
-    task_runner=ThreadPoolTaskRunner(max_workers=128),
-)
+@job("refresh-corpus", RefreshOptions, describe, run_name="refresh {corpus}")
 def refresh_corpus(options: RefreshOptions, plan: RefreshPlan) -> RefreshOutcome:
     """Refresh, measure drift, and pretrain where it is asked for."""
     settings, running = plan.refresh.settings, options.running

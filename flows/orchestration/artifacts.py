@@ -170,20 +170,19 @@ def gather_facts(
 def _facts(statistics: Statistics, corpus: str) -> CorpusFacts:
     from albert.reports import CorpusFacts, FunnelRow, SampleInstance
 
-    versions = statistics.versions()
-    rows = (dict(zip(versions.columns, row, strict=True)) for row in versions.fetchall())
-    newest = next(row for row in rows if row["corpus"] == corpus)
     version = require_version(statistics.db, corpus)
+    totals = ("documents", "characters", "words", "sentences", "instances", "tokens")
+    query = f"select {', '.join(totals)} from versions where corpus = ? and version = ?"
+    (counts,) = statistics.sql(query, [corpus, version.version]).fetchall()
     shards = "".join(shard.sha256 for shard in version_shards(statistics.db, version))
     funnel = statistics.funnel(corpus).project('stage, unit, "in", "out", reason, count')
     samples = statistics.sample_instances(corpus, 4).project("text, masked, sop_label, doc_id")
     uris = [source.uri for source in version_sources(statistics.db, version)]
     names = [masked(uri) if "://" in uri else Path(uri).name for uri in uris[:5]]
-    totals = ("documents", "characters", "words", "sentences", "instances", "tokens")
     return CorpusFacts(
         corpus=corpus,
         version=version.version,
-        totals={name: newest[name] for name in totals},
+        totals=dict(zip(totals, counts, strict=True)),
         sop=version.sop,
         unknown_share=statistics.unknown_share(corpus),
         funnel=tuple(FunnelRow(*row) for row in funnel.fetchall()),

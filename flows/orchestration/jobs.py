@@ -19,6 +19,7 @@ from typing import Any, TypeVar, get_type_hints
 from prefect import flow, runtime
 from prefect.exceptions import CancelledRun
 from prefect.states import Cancelled, Completed, State
+from prefect.task_runners import ThreadPoolTaskRunner
 
 from data.options import options_of
 from data.publication import working_copy
@@ -50,7 +51,6 @@ def job(
     describe: Callable[[Outcome], str],
     *,
     run_name: str,
-    **flow_options: Any,
 ) -> Callable[[Callable[[Options, Plan], Outcome | State]], Callable[..., Outcome]]:
     """A flow of that name whose parameters are the fields of `options`; `describe` says what came out.
     `run_name` is a template of parameters; the time that is put behind it tells runs apart.
@@ -78,7 +78,8 @@ def job(
         made.__doc__ = options.__doc__
         made.__annotations__ = get_type_hints(options, include_extras=True)
         del made.__wrapped__
-        as_flow: Any = flow(name=name, flow_run_name=partial(_name_run, run_name), **flow_options)
+        threads: Any = ThreadPoolTaskRunner(max_workers=128)
+        as_flow: Any = flow(name=name, flow_run_name=partial(_name_run, run_name), task_runner=threads)
         return as_flow(ends_with_its_worker(made))
 
     return decorate

@@ -79,11 +79,9 @@ def _record_failure(plan: PretrainingPlan) -> None:
     if failure is None:  # refused before it began, or killed with all its processes
         end_killed_run(plan.workspace, plan.run)
         return
-    checkpoints = _known_checkpoints(plan)
-    newest = max(checkpoints, default=None)
-    state = TrainerState()
-    if newest is not None:
-        state = read_trainer_state(checkpoint_folder(plan.settings.run_folder, newest))
+    checkpoints, state = _known_checkpoints(plan), TrainerState()
+    if checkpoints:
+        state = read_trainer_state(checkpoint_folder(plan.settings.run_folder, max(checkpoints)))
     _record(plan, state, failure.status, checkpoints, error=failure.reason)
 
 
