@@ -28,7 +28,6 @@ from flows.orchestration.lifecycle import (
 from tests import ROOT
 from tests.conftest import save_small_model
 from tests.corpora import make_corpus
-from tests.flows import processes
 from tests.flows.serving import DEADLINE, processes_of, stopped_at, wait_until
 
 STEPS = 100_000
@@ -54,17 +53,20 @@ class Production:
         self.metrics = self.workspace / "models" / "long" / "metrics.jsonl"
 
     @contextmanager
-    def training(self):
-        """A worker that trains for some steps more, and its run."""
+    def worker(self):
         command = [sys.executable, "-m", "flows", "worker", "--pool", "production", "--limit", "1"]
-        before = self.trained()
         with self.log.open("w+b") as output:
             worker = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=output, stderr=output)
-            run = self.client.create_flow_run_from_deployment(self.deployment, parameters=self.parameters)
-            wait_until(lambda: self.trained() > before, self.log.read_text)
-            yield worker, run.id
+            yield worker
             worker.kill()
             worker.wait()
+
+    def train(self):
+        """Begin a run, and wait until it has trained for some steps."""
+        before = self.trained()
+        run = self.client.create_flow_run_from_deployment(self.deployment, parameters=self.parameters)
+        wait_until(lambda: self.trained() > before, self.log.read_text)
+        return run.id
 
     def trained(self):
         return self.metrics.stat().st_size if self.metrics.is_file() else 0
@@ -75,7 +77,7 @@ class Production:
         return state.name, state.message
 
     def stopped_at(self):
-        return stopped_at(self.workspace, "long")
+        return stopped_at(self.workspace, "long") if self.trained() else 0
 
 
 @pytest.fixture(scope="module")
@@ -100,50 +102,38 @@ def production(prefect_server, tmp_path_factory, samples, vocabulary_file, token
         client.delete_work_pool("production")
 
 
-@pytest.fixture(scope="module")
-def stopped(production):
-    """The step at which a training stopped when its worker was asked to."""
-    with production.training() as (worker, run):
-        worker.terminate()
-        assert worker.wait(DEADLINE) == 0, production.log.read_text()
-        # what a machine or a container that is shut down would have killed
-        assert not processes_of(run)
-    assert production.state(run) == ("Crashed", WORKER_GONE)
-    return production.stopped_at()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["asked to", "killed"])
 def test_a_training_whose_worker_stops_crashes_with_a_checkpoint_from_which_the_next_one_goes_on(
-    production, stopped, number
+    production, number
 ):
     before = production.stopped_at()
-    with production.training() as (worker, run):
+    with production.worker() as worker:
+        run = production.train()
         worker.send_signal(number)
         assert worker.wait(DEADLINE) == (-number if number == signal.SIGKILL else 0)
+        # what a machine or a container that is shut down would have killed
+        assert number == signal.SIGKILL or not processes_of(run), production.log.read_text()
         assert production.state(run) == ("Crashed", WORKER_GONE)
         wait_until(lambda: not processes_of(run))
-    assert production.stopped_at() > before >= stopped
+    assert production.stopped_at() > before
     assert "Traceback" not in production.log.read_text()
 
 
-def cancel(run, environment):
-    command = [sys.executable, "-m", "prefect", "flow-run", "cancel", str(run)]
-    subprocess.run(command, env=environment, check=True, capture_output=True)
-
-
-def terminate(run, environment):
-    for process in processes_of(run):
-        process.terminate()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [cancel, terminate], ids=["by the command line", "by SIGTERM"])
-def test_a_training_of_a_worker_can_be_cancelled(production, stopped, stop):
-    with production.training() as (worker, run):
-        stop(run, production.environment)
-        assert production.state(run)[0] == "Cancelled"
-        assert production.stopped_at() > stopped and worker.poll() is None
+def test_a_training_of_a_worker_can_be_cancelled(production):
+    """By the command line, and by SIGTERM to its process."""
+    with production.worker() as worker:
+        for by_command in (True, False):
+            before, run = production.stopped_at(), production.train()
+            if by_command:
+                command = [sys.executable, "-m", "prefect", "flow-run", "cancel", str(run)]
+                subprocess.run(command, env=production.environment, check=True, capture_output=True)
+            else:
+                for process in processes_of(run):
+                    process.terminate()
+            assert production.state(run)[0] == "Cancelled"
+            assert production.stopped_at() > before and worker.poll() is None
 
 
 @pytest.mark.slow
@@ -170,59 +160,52 @@ def test_parts_of_a_lost_run_are_marked_with_it_and_those_of_other_runs_are_left
             client.delete_flow_run(run.id)
 
 
-@pytest.mark.slow
-def test_a_run_that_is_not_cancelled_in_time_is_not_waited_for(prefect_server):
+@pytest.fixture
+def runs(prefect_server):
+    """A client, and two runs of a deployment that are called running."""
     with get_client(sync_client=True) as client:
-        deployment = client.create_deployment(client.create_flow_from_name("whole"), f"left-{uuid4()}")
-        run = client.create_flow_run_from_deployment(deployment)
-        client.set_flow_run_state(run.id, Running(), force=True)
-        cancel_running(1)
-        assert client.read_flow_run(run.id).state.name == "Cancelling"
-        client.delete_deployment(deployment)
-
-
-@pytest.mark.slow
-def test_a_cancelled_run_that_prefect_marks_as_crashed_for_its_ended_process_is_cancelled(prefect_server):
-    with get_client(sync_client=True) as client:
-        deployment = client.create_deployment(client.create_flow_from_name("whole"), f"crashed-{uuid4()}")
-        run = client.create_flow_run_from_deployment(deployment).id
-        client.set_flow_run_state(run, Running(), force=True)
-        with ThreadPoolExecutor() as pool:
-            ending = pool.submit(cancel_running, DEADLINE)
-            wait_until(lambda: client.read_flow_run(run).state.is_cancelling())
-            client.set_flow_run_state(run, Crashed(), force=True)  # as Prefect's runner does
-            ending.result()
-        assert client.read_flow_run(run).state.name == "Cancelled"
-        client.delete_deployment(deployment)
-
-
-@pytest.mark.slow
-def test_a_cancel_that_the_runner_has_missed_ends_the_run_all_the_same(prefect_server, monkeypatch):
-    monkeypatch.setattr("flows.orchestration.lifecycle.OVERLOOKED", timedelta(0))
-    with get_client(sync_client=True) as client:
-        deployment = client.create_deployment(client.create_flow_from_name("whole"), f"missed-{uuid4()}")
+        deployment = client.create_deployment(client.create_flow_from_name("whole"), f"runs-{uuid4()}")
         runs = [client.create_flow_run_from_deployment(deployment).id for _ in range(2)]
         for run in runs:
             client.set_flow_run_state(run, Running(), force=True)
-        client.set_flow_run_state(runs[0], Cancelling())
-        cancelled, other = (
-            subprocess.Popen(["sleep", "600"], env=os.environ | {"PREFECT__FLOW_RUN_ID": str(run)})
-            for run in runs
-        )
-        finish_overlooked_cancels()
-        assert cancelled.wait(60) == -signal.SIGTERM
-        assert client.read_flow_run(runs[0]).state.name == "Cancelling"  # it may end by itself
-        finish_overlooked_cancels()
-        assert [client.read_flow_run(run).state.name for run in runs] == ["Cancelled", "Running"]
-        assert other.poll() is None
-        other.kill()
-        other.wait()
+        yield client, *runs
         client.delete_deployment(deployment)
 
 
+@pytest.mark.slow
+def test_a_run_that_prefect_marks_as_crashed_for_a_cancel_is_cancelled_and_a_late_one_not_waited_for(runs):
+    client, ends, stays = runs
+    with ThreadPoolExecutor() as pool:
+        ending = pool.submit(cancel_running, 5)
+        wait_until(lambda: client.read_flow_run(ends).state.is_cancelling())
+        client.set_flow_run_state(ends, Crashed(), force=True)  # as Prefect's runner does
+        ending.result()
+    assert [client.read_flow_run(run).state.name for run in (ends, stays)] == ["Cancelled", "Cancelling"]
+
+
+@pytest.mark.slow
+def test_a_cancel_that_the_runner_has_missed_ends_the_run_all_the_same(runs, monkeypatch):
+    monkeypatch.setattr("flows.orchestration.lifecycle.OVERLOOKED", timedelta(0))
+    client, *runs = runs
+    client.set_flow_run_state(runs[0], Cancelling())
+    cancelled, other = (
+        subprocess.Popen(["sleep", "600"], env=os.environ | {"PREFECT__FLOW_RUN_ID": str(run)})
+        for run in runs
+    )
+    finish_overlooked_cancels()
+    assert cancelled.wait(60) == -signal.SIGTERM
+    assert client.read_flow_run(runs[0]).state.name == "Cancelling"  # it may end by itself
+    finish_overlooked_cancels()
+    assert [client.read_flow_run(run).state.name for run in runs] == ["Cancelled", "Running"]
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
 def test_processes_have_time_to_end_and_are_killed_when_it_is_over():
-    with processes.start("ignore_signals") as hangs:
+    ignores = ["sh", "-c", "trap '' INT TERM; echo begun; exec sleep 600"]
+    with psutil.Popen(ignores, stdout=subprocess.PIPE, text=True) as hangs:
         assert hangs.stdout.readline() == "begun\n"
         begun = time.monotonic()
-        end([psutil.Process(hangs.pid)], 1)
-        assert time.monotonic() - begun >= 1 and not psutil.pid_exists(hangs.pid)
+        end([hangs], 1)
+        assert time.monotonic() - begun >= 1 and hangs.returncode == -signal.SIGKILL

@@ -167,29 +167,31 @@ def test_a_weekly_refresh_is_dropped_while_the_last_one_runs(server, corpus, wee
     assert catalog(server, "select count(*) from versions where corpus = 'weekly'") == [(1,)]
 
 
-def test_a_schedule_fires_and_takes_in_a_file_that_was_added(server, corpus, weekly, samples):
+def test_schedules_fire_and_take_in_a_file_that_was_added_or_say_what_is_missing(
+    server, corpus, weekly, samples
+):
     folder, given = weekly
+    deployment = server.ask("/deployments/name/refresh-corpus/default")["id"]
+    failed = {"flow_runs": {"state": {"type": {"any_": ["FAILED", "CRASHED"]}}}, "sort": "START_TIME_DESC"}
 
     def documents():
         ((most,),) = catalog(server, "select max(documents) from versions where corpus = 'weekly'")
         return most or 0
 
-    before = documents()
+    def failures():
+        return server.ask("/flow_runs/filter", failed)
+
+    documents_before, failures_before = documents(), len(failures())
     (folder / "2.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())
-    with scheduled(server, **given):
-        wait_until(lambda: documents() > before, server.log)
-
-
-@contextmanager
-def scheduled(server, **parameters):
-    """A schedule of refreshes."""
-    deployment = server.ask("/deployments/name/refresh-corpus/default")["id"]
-    every = {"schedule": {"interval": 10}, "active": True, "slug": "daily", "parameters": parameters}
-    (schedule,) = server.ask(f"/deployments/{deployment}/schedules", [every])
-    try:
-        yield
-    finally:
+    shared = {"schedule": {"interval": 10}, "active": True}
+    every = [shared | {"slug": "whole", "parameters": given}, shared | {"slug": "empty", "parameters": {}}]
+    schedules = server.ask(f"/deployments/{deployment}/schedules", every)
+    wait_until(lambda: documents() > documents_before and len(failures()) > failures_before, server.log)
+    for schedule in schedules:
         server.ask(f"/deployments/{deployment}/schedules/{schedule['id']}", method="DELETE")
+    run = failures()[0]
+    assert (run["state"]["name"], run["state"]["message"]) == ("Failed", "corpus is missing")
+    wait_for_message(server, run["id"], "corpus is missing")
 
 
 @contextmanager
@@ -216,39 +218,27 @@ def automations(server, *arguments):
     return server.command("flows", "automations", *arguments)
 
 
-def test_a_failed_run_says_what_is_wrong_in_the_words_of_the_form(server):
-    run = server.begin("refresh-corpus/default", corpus="new")
-    name, message = server.wait_for_end(run)
-    assert name == "Failed" and "no source given: pass source with a file" in message
-    wait_for_message(server, run, message)
-
-
 def wait_for_message(server, run, message):
     """Wait until a run's log has a message, without a traceback; lines reach the server a little later."""
     wait_until(lambda: message in server.messages(run), lambda: server.messages(run))
     assert not any("Traceback" in line for line in server.messages(run)), server.messages(run)
 
 
-def test_failures_are_posted_to_a_webhook_and_drift_starts_pretraining(
-    server, tea, trained, samples, checkpoint
+def test_a_failed_run_says_what_is_wrong_to_a_webhook_too_and_drift_starts_pretraining(
+    server, tea, trained, samples
 ):
     with receiver() as (hook, posted):
         done = automations(server, "--webhook", hook, "--pretrain-after-drift", "2")
         assert done.returncode == 0, done.stderr
-        failed = server.begin("continued-pretraining/default", corpus="law", init=checkpoint)
+        failed = server.begin("refresh-corpus/default", corpus="new")
         name, message = server.wait_for_end(failed)
-        assert name == "Failed" and message.startswith("no corpus 'law' in this workspace (there is:")
+        # in the words of the form
+        assert name == "Failed" and "no source given: pass source with a file" in message
         wait_for_message(server, failed, message)
         wait_until(lambda: posted, server.log)
-        assert len(posted) == 1 and "pretrain tiny" not in posted[0]["text"]
-        for words in (
-            "continued-pretraining: pretrain",
-            "on law, ",
-            " is Failed. ",
-            "no corpus 'law'",
-            failed,
-        ):
-            assert words in posted[0]["text"], posted
+        (text,) = (post["text"] for post in posted)
+        assert text.startswith("refresh-corpus: refresh new, ") and " is Failed. " in text
+        assert message in text and failed in text
     given = server.ask(f"/flow_runs/{tea[0]}")["parameters"]
     more = {
         "source": [*given["source"], str(samples / "general.txt")],
@@ -384,16 +374,6 @@ def test_a_cancelled_end_to_end_run_is_cancelled_with_its_training_and_leaves_a_
     wait_until(lambda: not processes_of(run), lambda: processes_of(run))
     assert 0 < stopped_at(server.workspace, domain_run(server).name) < 100_000
     assert not list(server.workspace.glob("reports/end-to-end-*"))
-
-
-def test_a_scheduled_run_without_a_corpus_fails_and_says_what_is_missing(server):
-    failed = {"flow_runs": {"state": {"type": {"any_": ["FAILED", "CRASHED"]}}}, "sort": "START_TIME_DESC"}
-    before = len(server.ask("/flow_runs/filter", failed))
-    with scheduled(server):
-        wait_until(lambda: len(server.ask("/flow_runs/filter", failed)) > before, server.log)
-        run = server.ask("/flow_runs/filter", failed)[0]
-    assert (run["state"]["name"], run["state"]["message"]) == ("Failed", "corpus is missing")
-    wait_for_message(server, run["id"], "corpus is missing")
 
 
 def test_a_client_without_the_password_is_refused(server):
