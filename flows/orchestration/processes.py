@@ -38,7 +38,6 @@ def train_in_processes(
     request = settings.run_folder / "requested.json"
     pretraining.write_settings(settings, request)
     (settings.run_folder / pretraining.RESULT_FILE).unlink(missing_ok=True)
-    pretraining.forget_failure(settings.run_folder)
     ranks = launch(request, processes)
     try:
         watch(ranks, settings.run_folder, on_checkpoint, check)

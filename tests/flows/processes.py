@@ -1,20 +1,7 @@
-"""Processes that tests start, watch and kill: python -m tests.flows.processes FUNCTION ARGUMENTS."""
+"""What test_disks.py does without Prefect: python -m tests.flows.processes FUNCTION ARGUMENTS."""
 
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
-
-
-def train(settings):
-    """Train in two processes as a settings file says."""
-    from albert.pretraining import read_settings
-    from flows.orchestration import train_in_processes
-
-    # a shell's background jobs ignore Ctrl-C, and hand that on
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    print(train_in_processes(read_settings(Path(settings)), 2, lambda *_: None).status)
 
 
 def refresh(workspace, tokenizer, *sources):
@@ -30,20 +17,6 @@ def funnel(workspace):
     from data.catalog import open_workspace
 
     print(open_workspace(Path(workspace)).funnel("tea").fetchall()[0])
-
-
-def ignore_signals():
-    """Hang, whatever asks to stop."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    print("begun", flush=True)
-    time.sleep(600)
-
-
-def start(*arguments, **options):
-    """Start one of these functions in a process of its own, with its output in a pipe."""
-    command = [sys.executable, "-m", "tests.flows.processes", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
 
 
 if __name__ == "__main__":

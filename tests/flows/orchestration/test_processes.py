@@ -2,8 +2,6 @@
 
 import math
 import shutil
-import signal
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,24 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 from prefect.exceptions import TerminationSignal
 
-from albert.pretraining import list_checkpoints, pretrain, read_settings, write_settings
+from albert.pretraining import SETTINGS_FILE, pretrain, read_settings
 from albert.pretraining.sentinel import Sentinel
 from albert.pretraining.start import phases
 from data.catalog import read_catalog
 from data.errors import ConfigError, InputError
-from flows.orchestration import (
-    PretrainingOptions,
-    pretraining_plan,
-    run_pretraining,
-    sole_training,
-    train_in_processes,
-)
-from flows.orchestration.processes import watch
+from flows.orchestration import PretrainingOptions, run_pretraining
+from flows.orchestration.plans import pretraining_plan
+from flows.orchestration.processes import train_in_processes
+from flows.orchestration.slots import sole_training
 from tests.albert.pretraining.conftest import with_options
 from tests.conftest import save_small_model
 from tests.corpora import make_corpus
-from tests.flows import processes
-from tests.flows.serving import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +48,7 @@ def test_corpora_are_named_with_their_shares(workspace):
 
 
 @pytest.mark.slow
-def test_two_processes_train_and_the_flow_sees_their_checkpoints(workspace):
+def test_two_processes_train_and_the_flow_sees_their_checkpoints_or_why_there_is_no_result(workspace, capfd):
     made = plan(workspace, mix=["general:0.25"])
     settings = with_options(made.settings, steps=40, running={"checkpoint_every": 20})
     seen = []
@@ -64,52 +56,30 @@ def test_two_processes_train_and_the_flow_sees_their_checkpoints(workspace):
     assert result.status == "completed" and result.steps == 40 and result.checkpoint.is_dir()
     assert seen[-1] == (40, "completed")
     assert read_settings(settings.run_folder).running.accumulate == 2
-
-
-@pytest.mark.slow
-def test_stopped_from_outside_they_leave_a_checkpoint(workspace, tmp_path):
-    settings = with_options(
-        plan(workspace).settings, run_folder=tmp_path / "run", steps=5000, running={"checkpoint_every": 10}
-    )
-    write_settings(settings, tmp_path / "settings.json")
-    process = processes.start("train", tmp_path / "settings.json")
-    wait_until(lambda: list_checkpoints(settings.run_folder))
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=300)
-    assert output.strip() == "interrupted"
-
-
-def test_stopped_in_a_flow_they_are_waited_for_and_leave_their_result(workspace, tmp_path, monkeypatch):
-    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=2)
-    pretrain(settings)
-    result, kept = tmp_path / "run" / "result.json", tmp_path / "result.json"
-    kept.write_bytes(result.read_bytes())
-    ends = f"trap 'sleep 0.2; cp {kept} {result}; exit 75' TERM; echo here; while :; do sleep 0.1; done"
-
-    def launch(*_):
-        process = psutil.Popen(["sh", "-c", ends], stdout=subprocess.PIPE)
-        process.stdout.readline()
-        return [process]
-
-    def interrupted(*_):
-        raise TerminationSignal(15)
-
-    monkeypatch.setattr("flows.orchestration.processes.launch", launch)
-    monkeypatch.setattr("flows.orchestration.processes.watch", interrupted)
-    seen = []
-    result = train_in_processes(settings, 1, lambda state, folder, status: seen.append(state.step))
-    assert result.steps == 2 and seen == [2]
-
-
-def test_processes_that_end_without_a_result_are_reported(workspace, tmp_path, capfd):
-    settings = with_options(
-        plan(workspace).settings, run_folder=tmp_path / "run", steps=2, running={"accumulate": 2}
-    )
-    pretrain(settings)
     with pytest.raises(InputError, match="2 training processes ended early, with codes (2, 2|2, -15|-15, 2)"):
         train_in_processes(replace(settings, batch_tokens=1024), 2, lambda *_: None)
     errors = capfd.readouterr().err
     assert "batch_tokens 512 -> 1024" in errors and "Traceback" not in errors
+
+
+@pytest.mark.slow
+def test_stopped_by_a_cancel_or_by_ctrl_c_they_leave_a_checkpoint_and_resume_from_it(workspace):
+    settings = with_options(
+        plan(workspace, run="stopped").settings, steps=5000, running={"checkpoint_every": 10}
+    )
+    results, seen = [], []
+    for error in (TerminationSignal(15), KeyboardInterrupt()):
+
+        def stop(state, folder, status, error=error):
+            if status == "running":
+                seen.append((state.step, (settings.run_folder / SETTINGS_FILE).stat().st_mtime_ns))
+                raise error
+
+        results.append(train_in_processes(settings, 2, stop))
+    first, second = results
+    assert first.status == second.status == "interrupted" and second.resumed_from == first.steps
+    # the checkpoint that was there is reported, once the processes have started
+    assert seen[1][0] == first.steps and seen[1][1] > seen[0][1]
 
 
 @pytest.fixture
@@ -189,16 +159,6 @@ def test_a_shard_that_is_not_as_committed_ends_a_training(workspace, tmp_path, n
         run_pretraining(made)
     status, steps, reason = recorded(made)
     assert status == "failed" and steps < 500 and shard.name in reason
-
-
-def test_checkpoints_of_a_resumed_run_are_reported_once_its_processes_have_started(workspace, tmp_path):
-    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=2)
-    pretrain(settings)
-    reported = []
-    for begins in ("true", f"touch {settings.run_folder}/settings.json"):
-        with subprocess.Popen(["sh", "-c", f"sleep 0.6; {begins}; sleep 1"]) as process:
-            watch([process], settings.run_folder, lambda state, _, how: reported.append((state.step, how)))
-        assert reported == ([] if begins == "true" else [(2, "running")])
 
 
 @pytest.mark.slow
