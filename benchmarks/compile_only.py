@@ -19,7 +19,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
-from pathlib import Path
 
 if os.environ.get("TRITON_INTERPRET") == "1":
     sys.exit("compile_only needs Triton's compiler: unset TRITON_INTERPRET")
@@ -34,9 +33,9 @@ import triton
 
 import kernels
 from benchmarks.gpu.launches import SHARED_MEMORY, Compiled, KernelLaunch, compile_for, record
+from benchmarks.support.results import RESULTS
 from kernels.embedding import Norm, Projection, Tables
 
-RESULTS = Path(__file__).parent / "results"
 # loads of rows by index go straight to registers, and the products of these kernels are a small part of their
 # work
 NO_ASYNC_COPIES = ("scatter_slices_kernel",)
@@ -193,7 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
         name = f"compile_only-triton-{triton.__version__}{'-fast' if options.fast else ''}.json"
         launches = ",\n".join(json.dumps(asdict(row)) for row in rows)  # a line each: changes can be read
         content = f'{{"triton": "{triton.__version__}", "launches": [\n{launches}\n]}}\n'
-        RESULTS.mkdir(exist_ok=True)
+        RESULTS.mkdir(parents=True, exist_ok=True)
         (RESULTS / name).write_text(content, encoding="utf-8")
     return 1 if bad else 0
 

@@ -41,17 +41,15 @@ def measure_size(source: Path, vocabulary: Path, workspace: Path, workers: int) 
     began = time.perf_counter()
     result = refresh(refresh_settings(source, vocabulary, workspace, workers))
     seconds = time.perf_counter() - began
-    peak = {
-        name: resource.getrusage(who).ru_maxrss / 1024
-        for name, who in (("worker", resource.RUSAGE_CHILDREN), ("planner", resource.RUSAGE_SELF))
-    }
+    users = (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF)
+    worker, planner = (resource.getrusage(who).ru_maxrss / 1024 for who in users)
     return {
         "seconds": seconds,
         "documents": result.documents,
         "instances": result.instances,
         "tokens": result.tokens,
-        "worker_mib": peak["worker"],
-        "planner_mib": peak["planner"],
+        "worker_mib": worker,
+        "planner_mib": planner,
     }
 
 
