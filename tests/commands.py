@@ -41,6 +41,15 @@ def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
+def begin(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+    """Begin `jixu ARGUMENTS` as in a terminal, which sends Ctrl-C to its whole group."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "flows", *map(str, arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        env=os.environ | environment, start_new_session=True,
+    )  # fmt: skip
+
+
 def run_here(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """The same in this process."""
     output, errors = StringIO(), StringIO()
