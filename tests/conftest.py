@@ -91,7 +91,9 @@ def prefect_server() -> Iterator[dict[str, str]]:
     from prefect.testing.utilities import prefect_test_harness
 
     silent = temporary_settings({PREFECT_SERVER_ANALYTICS_ENABLED: False})
-    with silent, prefect_test_harness(server_startup_timeout=300):
+    # to end the heartbeats of a command's run Prefect sleeps up to a second
+    no_heartbeats = patch("flows.orchestration.command.HEARTBEAT_SECONDS", None)
+    with silent, no_heartbeats, prefect_test_harness(server_startup_timeout=300):
         yield {"PREFECT_API_URL": PREFECT_API_URL.value(), "PREFECT_HOME": os.environ["PREFECT_HOME"]}
 
 

@@ -26,8 +26,6 @@ from .plans import RefreshPlan as RefreshPlan
 from .plans import find_checkpoint as find_checkpoint
 from .plans import judging_options as judging_options
 from .plans import plan_fine_tuning as plan_fine_tuning
-from .plans import pretraining_plan as pretraining_plan
-from .processes import train_in_processes as train_in_processes
 from .settings import CorporaOptions as CorporaOptions
 from .settings import EndToEndOptions as EndToEndOptions
 from .settings import ExperimentOptions as ExperimentOptions
@@ -37,8 +35,6 @@ from .settings import PretrainingOptions as PretrainingOptions
 from .settings import RefreshOptions as RefreshOptions
 from .settings import TokenizerOptions as TokenizerOptions
 from .slots import device_slot as device_slot
-from .slots import sole_training as sole_training
-from .steps import PrefectRunner as PrefectRunner
 from .steps import open_runner as open_runner
 from .steps import step as step
 from .training import run_pretraining as run_pretraining

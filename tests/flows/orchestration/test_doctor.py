@@ -15,7 +15,6 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Scheduled
 from albert.runtime import device_names, triton_error
 from data.catalog import end_killed_run, read_catalog, record_run, write_catalog
 from data.workspace import Workspace
-from flows.orchestration import sole_training
 from flows.orchestration.doctor import (
     ROUNDING,
     check_devices,
@@ -23,6 +22,7 @@ from flows.orchestration.doctor import (
     check_schedules,
     check_workspace,
 )
+from flows.orchestration.slots import sole_training
 from tests.commands import run, run_here
 from tests.corpora import make_corpus
 

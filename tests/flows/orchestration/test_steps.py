@@ -12,24 +12,16 @@ import pytest
 from httpx import ConnectError
 from prefect import flow, get_run_logger
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterStartTime,
-)
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterStartTime
 from prefect.client.schemas.objects import StateType
 from prefect.exceptions import CancelledRun
 
 from data.errors import InputError
 from data.refresh import Batch, RefreshSettings, Work, plan_refresh, refresh
 from flows.end_to_end import end_to_end
-from flows.orchestration import (
-    PrefectRunner,
-    begin_progress,
-    open_runner,
-    repeat_command,
-    step,
-)
+from flows.orchestration import begin_progress, open_runner, repeat_command, step
 from flows.orchestration.artifacts import update_progress_artifact
+from flows.orchestration.steps import PrefectRunner
 from flows.refresh_corpus import refresh_corpus, run_refresh
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
