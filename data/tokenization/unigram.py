@@ -61,11 +61,12 @@ class UnigramTokenizer:
         begin = 0
         for line in text.split("\n"):
             plain, origin = self._normalise(line)
-            for piece in self._processor.encode(plain, return_type="proto").pieces:
+            encoded = self._processor.encode(plain, return_type="offset_mapping")
+            for number, (first, end) in zip(encoded["ids"], encoded["offsets"], strict=True):
                 # the space before a word belongs to none: a token starts at its letters
-                letters = plain[piece.begin : piece.end]
-                at = min(piece.begin + len(letters) - len(letters.lstrip()), len(plain) - 1)
-                ids.append(piece.id)
+                letters = plain[first:end]
+                at = min(first + len(letters) - len(letters.lstrip()), len(plain) - 1)
+                ids.append(number)
                 starts.append(begin + origin[at])
             begin += len(line) + 1
         return np.array(ids, dtype=np.int64), np.array(starts, dtype=np.int64)

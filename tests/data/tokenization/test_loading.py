@@ -42,11 +42,14 @@ def test_no_vocabulary_is_trained_on_nothing(kind):
         train_tokenizer(iter(["", " "]), kind=kind, vocab_size=60)
 
 
-def test_sentencepiece_offsets_point_into_the_sentence():
+def test_sentencepiece_offsets_are_those_of_the_characters():
     trained = train_tokenizer(sample_sentences(), kind="sentencepiece", vocab_size=2000)
     for sentence in [*sample_sentences()[:30], "带 空格 的 句子。"]:
         ids, starts = trained.encode(sentence)
         assert (starts[1:] >= starts[:-1]).all() and starts.max() < len(sentence)
+        for number, start in zip(ids, starts, strict=True):
+            piece = trained.vocabulary[number].lstrip("\u2581")
+            assert piece == "<unk>" or sentence.lower().startswith(piece, start)
         assert trained.decode(ids).replace(" ", "") == sentence.replace(" ", "")
 
 
