@@ -42,7 +42,7 @@ def pretrain(
     """Train until `settings.steps`, resuming from the run's newest whole checkpoint if there is one.
 
     Under torchrun this is one of several processes; the first one writes. In it, `on_checkpoint` is called
-    with the state, the folder and the run's status, after each checkpoint and for the one resumed from, and
+    with the state, the folder and the run's status, before the first step and after each checkpoint, and
     `check` after each step: it may raise.
     SIGTERM and Ctrl-C end the run after the current step, or with several GPUs within ten, with a checkpoint
     and the status "interrupted".
@@ -279,6 +279,8 @@ class _Run:
     def _begin(self) -> None:
         """Probe and evaluate the start, before the first step."""
         trainer = self.trainer
+        if not self._is_over() and self.process.is_first:
+            self.on_checkpoint(trainer.state, self.newest, "running")
         if not trainer.state.history:
             full = self.settings.evaluation.full_tokens or self.settings.evaluation.held_out_tokens
             known = baselines_of(trainer.streams, full) if self.process.is_first else {}
@@ -291,9 +293,7 @@ class _Run:
             self._evaluate(known)
         began = Probe.from_record(trainer.state.history[0])
         if began is not None and (warning := began.warning()):
-            self.notify(warning)
-        if self.resumed_from and not self._is_over() and self.process.is_first:
-            self.on_checkpoint(trainer.state, self.newest, "running")
+            self.notify(f"before training, {warning}")
 
     def _evaluate(self, known: Metrics | None = None) -> Metrics:
         trainer, options = self.trainer, self.settings.evaluation

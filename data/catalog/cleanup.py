@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from data.catalog.database import read_catalog, uncommitted_files, write_catalog
+from data.catalog.runs import trained_versions
 from data.catalog.versions import (
     Version,
     add_compacted,
@@ -48,7 +49,8 @@ def collect_garbage(workspace: Workspace, *, keep: int | None = None, dry_run: b
         for corpus in corpora:
             locks.enter_context(corpus_lock(workspace, corpus))
         with read_catalog(workspace) as db:
-            versions = old_versions(db, keep)
+            trained_on = trained_versions(db)
+            versions = [version for version in old_versions(db, keep) if version not in trained_on]
         # only of these corpora: one that began after they were listed is not locked
         orphans = uncommitted_files(workspace, corpora, versions)
         size = sum(path.stat().st_size for path in orphans)

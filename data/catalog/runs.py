@@ -118,19 +118,28 @@ def lineages(
     query = "select corpus, version, init, settings from pretraining_runs where run = ?"
     if rows := db.execute(query, [_run_of(workspace, checkpoint)]).fetchall():
         ((corpus, version, start, text),) = rows
-        settings, parts = json.loads(text), [start]
-        others = [*settings.get("mix", ()), *filter(None, [settings.get("then")])]
+        parts = [start]
         query = "select arg_max(characters, version) from versions where corpus = ?"
-        known = {
-            (corpus, version),
-            *((one["name"], _version_of(db, one["name"], one.get("shards", ()))) for one in others),
-        }
+        known = {(corpus, version), *_others(db, text)}
         sizes = {pair: db.execute(query, [pair[0]]).fetchall()[0][0] for pair in known}
         read = frozenset(CorpusRead(*pair, size) for pair, size in sizes.items() if size is not None)
     else:
         parts = _made_from(checkpoint)
     behind = [one for part in parts for one in lineages(db, workspace, Path(part), seen | {checkpoint})]
     return [Lineage(one.corpora | read, one.start) for one in behind] or [Lineage(read, str(checkpoint))]
+
+
+def trained_versions(db: duckdb.DuckDBPyConnection) -> set[tuple[str, int | None]]:
+    """The versions of corpora that pretraining runs have read, those mixed in among them."""
+    rows = db.execute("select corpus, version, settings from pretraining_runs").fetchall()
+    return {pair for corpus, version, text in rows for pair in [(corpus, version), *_others(db, text)]}
+
+
+def _others(db: duckdb.DuckDBPyConnection, settings: str) -> list[tuple[str, int | None]]:
+    """The versions of the corpora that a run with these settings reads besides its own."""
+    given = json.loads(settings)
+    others = [*given.get("mix", ()), *filter(None, [given.get("then")])]
+    return [(one["name"], _version_of(db, one["name"], one.get("shards", ()))) for one in others]
 
 
 def _version_of(db: duckdb.DuckDBPyConnection, name: str, shards: Sequence[str]) -> int | None:

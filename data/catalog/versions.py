@@ -141,12 +141,11 @@ def add_version(
 
 
 def old_versions(db: duckdb.DuckDBPyConnection, keep: int | None) -> list[tuple[str, int]]:
-    """List all but each corpus's `keep` newest versions and those that were trained on; None: list none."""
+    """List all but each corpus's `keep` newest versions; None: list none."""
     return db.execute(
         """
         select corpus, version from versions
-        qualify row_number() over (partition by corpus order by version desc) > ?
-        except select corpus, version from pretraining_runs order by all
+        qualify row_number() over (partition by corpus order by version desc) > ? order by all
         """,
         [keep],
     ).fetchall()

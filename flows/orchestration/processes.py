@@ -97,9 +97,11 @@ def watch(
         check()
         if any(process.returncode for process in ranks):
             return
-        if _start_time(run_folder) != started:  # they resume from the checkpoint that was there
-            newest, started = None, _start_time(run_folder)
         latest = next(iter(pretraining.list_checkpoints(run_folder)), None)
+        if _start_time(run_folder) != started:  # they resume from the checkpoint that was there, or begin
+            newest, started = None, _start_time(run_folder)
+            if latest is None:
+                on_checkpoint(TrainerState(), run_folder, "running")
         if latest is not None and latest != newest and pretraining.is_whole(latest):
             with suppress(FileNotFoundError):  # the run has removed it since
                 on_checkpoint(pretraining.read_trainer_state(latest), latest, "running")

@@ -53,6 +53,8 @@ def _train(plan: PretrainingPlan, processes: int) -> PretrainResult:
     pretraining.forget_failure(plan.settings.run_folder)
 
     def record(state: TrainerState, folder: Path, status: str) -> None:
+        if not state.step:  # from its begin a clean-up leaves it its versions
+            return _record(plan, state, status, checkpoints)
         event = "resuming" if state.step in checkpoints else "checkpoint"
         checkpoints[state.step] = _row(plan, state, folder)
         _record(plan, state, status, checkpoints)

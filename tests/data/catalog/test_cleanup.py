@@ -62,11 +62,15 @@ def test_files_that_no_kept_version_uses_are_removed(settings):
     assert collect_garbage(place, keep=1).files == ()
 
 
-def test_a_version_that_was_trained_on_stays(settings):
+@pytest.mark.parametrize("option", ["corpus", "mix", "then"])
+def test_a_version_that_was_trained_on_stays(option, settings):
     place = Workspace(settings.workspace)
+    paths = ask(place.root, "select path from version_shards order by position")
+    tea = {"name": "tea", "shards": [place.root / path for (path,) in paths]}
     record_run(
-        place, run="r", corpus="tea", version=1, init="tiny", settings={}, status="completed", steps=1,
-        tokens=1, metrics={}, checkpoints=[],
+        place, run="r", corpus="tea" if option == "corpus" else "law", version=1, init="tiny",
+        settings={"mix": [tea]} if option == "mix" else {"then": tea} if option == "then" else {},
+        status="completed", steps=1, tokens=1, metrics={}, checkpoints=[],
     )  # fmt: skip
     add(settings, "新来的一篇讲怎样选茶杯。白瓷的最公道。")
     assert collect_garbage(place, keep=1).versions == ()

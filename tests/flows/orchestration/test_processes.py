@@ -2,6 +2,7 @@
 
 import math
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from data.catalog import read_catalog
 from data.errors import ConfigError, InputError
 from flows.orchestration import PretrainingOptions, run_pretraining
 from flows.orchestration.plans import pretraining_plan
-from flows.orchestration.processes import train_in_processes
+from flows.orchestration.processes import train_in_processes, watch
 from flows.orchestration.slots import sole_training
 from tests.albert.pretraining.conftest import with_options
 from tests.conftest import save_small_model
@@ -100,18 +101,21 @@ def changed(made, **changes):
 
 
 def test_the_catalog_says_that_a_training_diverged(workspace, monkeypatch, no_server):
-    """It still does, with the first settings, when the run is refused with other settings."""
+    """It still does, with the first settings, when the run is refused with other settings. Before, and before
+    its first checkpoint, it runs: its versions are not removed.
+    """
     made = plan(workspace, run="apart")
     check, seen = Sentinel.check, []
 
     def spoilt(sentinel, losses, norm, **known):
-        seen.append(norm)
+        seen.append(recorded(made)[:2])
         return check(sentinel, losses, norm if len(seen) < 4 else math.nan, **known)
 
     monkeypatch.setattr(Sentinel, "check", spoilt)
     with pytest.raises(ConfigError, match="diverged for the 4th time"):
         run_pretraining(made)
     status, steps, reason = recorded(made)
+    assert seen[0] == ("running", 0)
     assert (status, steps) == ("diverged", 3) and "4th time" in reason and "checkpoint-3 is sound" in reason
     with pytest.raises(ConfigError, match="begun with other settings"):
         run_pretraining(changed(made, batch_tokens=256))
@@ -159,6 +163,22 @@ def test_a_shard_that_is_not_as_committed_ends_a_training(workspace, tmp_path, n
         run_pretraining(made)
     status, steps, reason = recorded(made)
     assert status == "failed" and steps < 500 and shard.name in reason
+
+
+def test_a_run_is_reported_once_its_processes_have_started_with_the_checkpoint_resumed(workspace, tmp_path):
+    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=2)
+    pretrain(settings)
+    new = tmp_path / "new"
+    new.mkdir()
+    for folder, begins, expected in (
+        (settings.run_folder, "true", []),
+        (settings.run_folder, f"touch {settings.run_folder}/settings.json", [(2, "running")]),
+        (new, f"touch {new}/settings.json", [(0, "running")]),
+    ):
+        reported = []
+        with subprocess.Popen(["sh", "-c", f"sleep 0.6; {begins}; sleep 1"]) as process:
+            watch([process], folder, lambda state, _, how, to=reported: to.append((state.step, how)))
+        assert reported == expected
 
 
 @pytest.mark.slow
