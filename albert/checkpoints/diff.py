@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 
 from torch import Tensor
@@ -21,7 +22,8 @@ def compare(first: LoadedCheckpoint, second: LoadedCheckpoint) -> tuple[list[str
     lines += [f"only in the second: {name}" for name in b if name not in a]
     lines += [f"shape of {name}: {x} -> {y}" for name, (x, y) in shapes.items() if x != y]
     lines += [
-        f"{name}: largest difference {gaps[name][0]:.3g}, {100 * gaps[name][1]:.3g}% by norm"
+        f"{name}: largest difference {gaps[name][0]:.3g}, "
+        + (f"{100 * gaps[name][1]:.3g}% by norm" if gaps[name][1] < math.inf else "the first is 0")
         for name in differing
     ]
     same = len(gaps) - len(differing)
@@ -31,4 +33,4 @@ def compare(first: LoadedCheckpoint, second: LoadedCheckpoint) -> tuple[list[str
 def _gap(a: Tensor, b: Tensor) -> tuple[float, float]:
     """The largest difference, and that by L2 norm over the norm of the first."""
     gap, size = a - b, a.norm().item()
-    return gap.abs().max().item(), gap.norm().item() / size if size else float("inf")
+    return gap.abs().max().item(), gap.norm().item() / size if size else math.inf

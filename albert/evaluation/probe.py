@@ -61,7 +61,7 @@ class Probe:
         if not self.is_suspicious:
             return None
         return (
-            f"the checkpoint predicts masked words hardly better than chance (MLM loss {self.mlm_loss:.2f}, "
+            f"the checkpoint predicted masked words hardly better than chance (MLM loss {self.mlm_loss:.2f}, "
             f"ln V {self.uniform_loss:.2f}): its MLM head is untrained, or its layout, activation, head "
             "count or vocabulary is not what the config says"
         )

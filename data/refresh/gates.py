@@ -57,7 +57,7 @@ def check_quality(plan: Plan, division: Division, built: Sequence[Shard | None])
         raise InputError(
             f"{plan.settings.corpus} was not committed, {left}: "
             f"{'; '.join(gate.describe() for gate in failed)}. Look at the sources; if all is as it should "
-            "be, widen the gates of the recipe"
+            "be, a bound named in brackets can be widened (gates of the recipe)"
         )
     return tuple(gates)
 
