@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ class Statistics:
             query = f"from stored.versions where not ({' or '.join(later)})"
             self.db.execute(f"create or replace view versions as {query}")
         self._lost = create_views(self.db, workspace)
+        for corpus in sorted(self._lost):
+            warnings.warn(f"{self._loss(corpus)}. The views have no rows of it", stacklevel=3)
 
     def __enter__(self) -> Statistics:
         return self
@@ -65,8 +68,11 @@ class Statistics:
         """
         require_version(self.db, corpus)
         if corpus in self._lost:
-            raise InputError(f"files of {corpus} are gone or damaged in {self.workspace.root}: {MEND}")
+            raise InputError(self._loss(corpus))
         return corpus
+
+    def _loss(self, corpus: str) -> str:
+        return f"files of {corpus} are gone or damaged in {self.workspace.root}: {MEND}"
 
     def versions(self) -> duckdb.DuckDBPyRelation:
         """List every version of every corpus, the newest first."""

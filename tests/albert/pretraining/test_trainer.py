@@ -192,7 +192,7 @@ def test_an_operation_that_varies_is_refused_while_a_run_is_deterministic(settin
     seen = []
     asked = with_options(settings, running={"deterministic": True}, steps=1, run_folder=tmp_path / "run")
     pretrain(asked, on_checkpoint=lambda *_: seen.append(torch.are_deterministic_algorithms_enabled()))
-    assert seen == [True] and not torch.are_deterministic_algorithms_enabled()
+    assert seen == [True, True] and not torch.are_deterministic_algorithms_enabled()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
