@@ -14,6 +14,7 @@ from unittest.mock import patch
 import torch
 
 from benchmarks.gpu.scale import Scale
+from benchmarks.gpu.trainer import captured
 
 STEPS = 60
 LOSS, WEIGHTS = 2e-2, 0.25  # allowed of a step's loss, and of the way that the weights went
@@ -191,14 +192,13 @@ def _train(
             seconds = time.perf_counter() - began
         folder.mkdir(exist_ok=True)
         trainer.checkpoint()
-        graphs = trainer.graphs
-        captured = 0 if graphs is None else sum(g is not None for g in graphs._graphs.values())
+        updates = 0 if trainer.graphs is None else len(trainer.graphs._updates)
         return Outcome(
             losses=[f.mlm_loss / f.mlm_count for one in [*records, *done] for f in one.corpora.values()],
             weights=[p.detach().clone() for p in trainer.objective.parameters()],
             start=before,
             notices=list(trainer.notices),
-            captured=captured + (0 if graphs is None else len(graphs._updates)),
+            captured=captured(trainer) + updates,
             launched=launched[0],
             peak_bytes=0 if scale.is_small else torch.cuda.max_memory_allocated(),
             seconds=seconds,

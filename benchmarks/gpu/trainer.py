@@ -51,11 +51,11 @@ def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) 
         try:
             steps(0.2 if scale.is_small else WARM_UP_SECONDS)
             began, waited, tokens = time.perf_counter(), loader.waited, trainer.state.tokens
-            first, graphs = trainer.state.step, _captured(trainer)
+            first, graphs = trainer.state.step, captured(trainer)
             steps(0.2 if scale.is_small else SECONDS)
             seconds, count = time.perf_counter() - began, trainer.state.step - first
             tokens, waited = trainer.state.tokens - tokens, loader.waited - waited
-            graphs = _captured(trainer) - graphs
+            graphs = captured(trainer) - graphs
             busy = None if scale.is_small else _busy(lambda: steps(60, PROFILED))
         finally:
             loader.close()
@@ -74,7 +74,8 @@ def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) 
     }
 
 
-def _captured(trainer) -> int:
+def captured(trainer) -> int:
+    """Count the graphs of batches so far."""
     return 0 if trainer.graphs is None else sum(g is not None for g in trainer.graphs._graphs.values())
 
 
