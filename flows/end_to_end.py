@@ -1,14 +1,16 @@
 """end-to-end: raw general and domain text and a labelled task -> did continued pretraining help?
 
 A base model is pretrained on the general text (or given), pretraining continues on the domain text, and both
-are fine-tuned on the task under the same seeds. One report shows it all.
+are fine-tuned on the task under the same seeds. One report shows it all. Neither corpus contains text of the
+dev and test examples.
 """
 
 import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from prefect.exceptions import CancelledRun
@@ -17,6 +19,9 @@ from albert import reports
 from albert.checkpoints import find_source, names_checkpoint
 from albert.evaluation import Comparison
 from albert.pretraining import PretrainResult, read_settings
+from albert.tasks import load_task, read_split
+from data.cleaning import GuardRules
+from data.files import write_text
 from data.options import values_of
 from data.refresh import GateRules, InstanceRules
 from data.storage import is_remote
@@ -40,6 +45,7 @@ from flows.refresh_corpus import refresh_corpus
 from flows.train_tokenizer import train_tokenizer
 
 report = step("report")
+write_files = step("write-texts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +82,11 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     vocab = options.tokenizer or vocabulary(
         options.init, [*options.general, *options.domain], options.text.vocab_size, options.workspace
     )
-    base = None
+    guard, base = guard_of(options), None
     if options.general:
-        make_corpus("general", options.general, vocab, options)
+        make_corpus("general", options.general, vocab, guard, options)
         base = pretrain("general", options.init, options.pretraining.base_steps, options)
-    make_corpus("domain", options.domain, vocab, options)
+    make_corpus("domain", options.domain, vocab, guard, options)
     start = str(base.checkpoint) if base else options.init
     continued = pretrain("domain", start, options.steps, options)
     models = (f"base model={start}", f"continued={continued.checkpoint}")
@@ -89,7 +95,30 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     return EndToEndOutcome(base, continued, judged.result, verdict, page, judged.kept)
 
 
-def make_corpus(name: str, sources: Sequence[str], vocab: str, options: EndToEndOptions) -> None:
+def guard_of(options: EndToEndOptions) -> GuardRules:
+    """The rules with the text of dev and test."""
+    write = partial(write_texts, str(options.task))
+    files = [
+        write_files(
+            split, partial(write, path, Path(options.workspace) / f"experiments/end-to-end-{split}.jsonl")
+        )
+        for split, path in (("dev", options.dev), ("test", options.test))
+        if path
+    ]
+    return replace(options.guard, files=(*options.guard.files, *files))
+
+
+def write_texts(task: str, path: str, target: Path) -> str:
+    """Write the texts of a task's file, without labels and groups, as documents; returns the file."""
+    _, found = read_split(Path(path), load_task(task), is_labelled=False)
+    lines = [json.dumps({"text": text}) for example in found.examples for text in example.texts()]
+    write_text(target, "\n".join(lines) + "\n")
+    return str(target)
+
+
+def make_corpus(
+    name: str, sources: Sequence[str], vocab: str, guard: GuardRules, options: EndToEndOptions
+) -> None:
     """Refresh one of the run's corpora."""
     refresh_corpus(
         corpus=name,
@@ -99,6 +128,7 @@ def make_corpus(name: str, sources: Sequence[str], vocab: str, options: EndToEnd
         workers=options.workers,
         max_seq_length=options.text.max_seq_length,
         instances=InstanceRules(copies=options.text.copies),
+        guard=guard,
         # the corpora are what is given now, whatever they were in another run
         gates=GateRules(max_lost_documents=1.0, max_unknown_share=options.text.max_unknown_share),
     )

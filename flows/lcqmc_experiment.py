@@ -5,7 +5,6 @@ the text of each of two fields. Every arm is judged on the tasks of both fields,
 control. What an earlier run made is used again; what does not fit into the time is left out and named.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,13 +19,13 @@ from albert.checkpoints import average
 from albert.evaluation import Comparison
 from albert.evaluation import judge as judge_again
 from albert.pretraining import PretrainResult, RunningOptions, list_checkpoints, read_settings
-from albert.tasks import load_task, read_lines, read_split, suffix_of
+from albert.tasks import read_lines, suffix_of
 from data.files import write_text
 from data.options import values_of
 from data.refresh import GateRules
 from data.workspace import Workspace
 from flows.continued_pretraining import continued_pretraining
-from flows.end_to_end import finished, vocabulary
+from flows.end_to_end import finished, vocabulary, write_files, write_texts
 from flows.fine_tune import ModelFacts, compare, record
 from flows.orchestration import (
     CorporaOptions,
@@ -52,7 +51,6 @@ AVERAGED = 3  # last checkpoints of a run
 MOST_DEV, MOST_TEST = 500, 3000  # examples; dev is scored after every epoch
 
 T = TypeVar("T")
-write_files = step("write-texts")
 average_checkpoints = step("average-checkpoints")
 report = step("report")
 
@@ -138,10 +136,12 @@ def make_corpora(options: ExperimentOptions) -> None:
     sources = {GENERAL: options.general, **{one.name: one.text for one in fields}}
     guard = []
     for one in fields:
-        texts = partial(write_texts, one, folder)
-        sources[f"{one.name}-task"] = (write_files(one.name, partial(texts, one.train, "train")),)
-        guard += [write_files(one.name, partial(texts, one.dev, "dev"))]
-        guard += [write_files(one.name, partial(texts, one.test, "test"))]
+        train, dev, test = (
+            write_files(one.name, partial(write_texts, one.task, path, folder / f"{one.name}-{split}.jsonl"))
+            for split, path in (("train", one.train), ("dev", one.dev), ("test", one.test))
+        )
+        sources[f"{one.name}-task"] = (train,)
+        guard += [dev, test]
     for name, source in sources.items():
         refresh_corpus(
             corpus=name,
@@ -158,15 +158,6 @@ def make_corpora(options: ExperimentOptions) -> None:
 def experiment_folder(options: ExperimentOptions) -> Path:
     """Where files lie that the experiment makes for itself."""
     return Path(options.workspace) / "experiments"
-
-
-def write_texts(one: FieldOptions, folder: Path, path: str, split: str) -> str:
-    """Write the texts of a task's file, without labels and groups, as documents; returns the file."""
-    _, found = read_split(Path(path), load_task(one.task), is_labelled=False)
-    lines = [json.dumps({"text": text}) for example in found.examples for text in example.texts()]
-    target = folder / f"{one.name}-{split}.jsonl"
-    write_text(target, "\n".join(lines) + "\n")
-    return str(target)
 
 
 def draw_lines(path: str, most: int, target: Path) -> str:

@@ -241,6 +241,8 @@ class EndToEndOptions:
     workspace: Place = Field(default_factory=default_place)
     text: TextOptions = TextOptions()
     """How the corpora are made."""
+    guard: GuardRules = GuardRules()
+    """What is left out of the corpora beside the text of dev and test."""
     pretraining: WholePretraining = WholePretraining()
     """Both pretrainings."""
     fine_tuning: TuningOptions = TuningOptions()

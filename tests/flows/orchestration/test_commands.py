@@ -20,6 +20,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
 from albert.reports import write_card
+from data.catalog import open_workspace
 from data.workspace import Workspace
 from flows.end_to_end import finished
 from flows.orchestration.settings import JOBS
@@ -184,6 +185,11 @@ def test_the_whole_way_in_one_flow(tmp_path, prefect_server, vocabulary_file):
     (tmp_path / "general" / "of another kind.docx").write_bytes(b"PK")
     given = ["--general", tmp_path / "general", "--domain", domain, "--task", "topics"]
     given += [*few_examples(tmp_path, 24, 20, 20), "--text.vocab-size", 2000]
+    read = [
+        (tmp_path / f"{split}.tsv").read_text().split("\n")[1].split("\t")[0] for split in ("dev", "test")
+    ]
+    with domain.open("a", encoding="utf-8") as more:
+        more.writelines(f'{{"text": "{text}，今年春天的新茶已经上市。"}}\n' for text in read)
     given += ["--pretraining.base-steps", 4, "--steps", 4]
     given += ["--pretraining.batch-tokens", 512, "--fine-tuning.seeds", "0,1"]
     given += ["--fine-tuning.epochs", 1, "--fine-tuning.learning-rate", 1e-4, "--workspace", tmp_path / "w"]
@@ -196,6 +202,9 @@ def test_the_whole_way_in_one_flow(tmp_path, prefect_server, vocabulary_file):
     assert [one.name for one in kept] == ["base-model", "continued"]
     assert all((one / "task.json").is_file() for one in kept)
     assert Path(lines[-1].removeprefix("report ")).is_file()
+    with open_workspace(tmp_path / "w") as statistics:
+        reasons = statistics.sql("select dropped_reason from documents where corpus = 'domain'").fetchall()
+    assert reasons.count(("in_evaluation_set",)) == len(read)
     # the report's place, as no server shows it
     page = tmp_path / "w" / "reports" / "end-to-end-topics" / "index.html"
     (vocabulary,) = (tmp_path / "w" / "tokenizers").iterdir()
