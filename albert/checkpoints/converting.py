@@ -55,6 +55,8 @@ def convert(
     if new_terms:
         vocabulary, added = _add_terms(model, vocabulary, new_terms)
         notices.append(f"{len(added):,} of {len(new_terms):,} terms added as tokens in free slots")
+        if len(added) < len(new_terms):
+            notices.append("a term is not added if it is a token already, or has a character without one")
     stored = torch.bfloat16 if dtype == "bf16" else torch.float32
     save_new(model, target, vocabulary, stored, made_from=[source])
     return notices

@@ -118,6 +118,7 @@ def _unknown(comparison: Comparison, unread: int, *models: tuple[ModelResult, np
     for model, units in models:
         if len(units) < FEWEST_UNITS and not model.is_fixed:
             what = "pretraining runs" if len(model.checkpoints) > 1 else "seeds"
+            what = what if len(units) > 1 else "seed"
             return f"{model.name} has {len(units)} {what}, at least {FEWEST_UNITS} are needed"
     return None
 

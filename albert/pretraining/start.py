@@ -96,7 +96,8 @@ def _open_streams(settings: PretrainSettings) -> dict[str, InstanceStream]:
         for name, shards, share in corpora
     }
     if len(streams) < len(corpora):
-        raise ConfigError("a corpus is named twice in mix and then")
+        named = ", ".join(corpus.name for corpus in settings.others)
+        raise ConfigError(f"a corpus is named twice in mix and then: {named}")
     return streams
 
 
