@@ -191,7 +191,7 @@ def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object
     blocklist = settings.quality.blocklist
     contents = {
         "tokenizer": tokenizer_digest(tokenizer_path),
-        "guard": [sha256(Path(path)) for path in settings.guard.files],
+        "guard": sorted(sha256(Path(path)) for path in settings.guard.files),
         "dictionaries": [sha256(Path(path)) for path in settings.dictionary],
         "blocklist": sha256(Path(blocklist)) if blocklist else None,
     }

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data.cleaning import CleaningRules
+from data.cleaning import CleaningRules, GuardRules
 from data.errors import ConfigError, InputError
 from data.refresh import RefreshSettings, describe_new, load_recipe, plan_refresh, preview
 from data.sources import SourceSpec
@@ -119,6 +119,12 @@ def test_files_of_a_recipe_count_by_their_content(tmp_path, samples, vocabulary_
     assert plan_refresh(replace(settings, dictionary=(str(moved),), workers=9)).recipe_hash == before
     terms.write_text("炒青\n茶汤色\n", encoding="utf-8")
     assert plan_refresh(settings).recipe_hash != before
+    splits = [str(samples / f"tea_topics_{name}.tsv") for name in ("dev", "test")]
+    guarded = [
+        plan_refresh(replace(settings, guard=GuardRules(files=tuple(files)))).recipe_hash
+        for files in (splits, splits[::-1], splits[:1])
+    ]
+    assert guarded[0] == guarded[1] != guarded[2]  # in whatever order
 
 
 def test_each_source_is_read_in_its_own_way(tmp_path, vocabulary_file):
