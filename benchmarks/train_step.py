@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from albert.model import AlbertConfig, PretrainingModel
-from benchmarks.batching import BATCH_TOKENS, training_batches
+from albert.batching import DataState, InstanceStream, Phase, TrainingData
+from albert.model import AlbertConfig, Batch, PretrainingModel
 from benchmarks.support.alternating import Rates, Work, alternate, keep_best
 from benchmarks.support.corpora import load_sentences, make_vocabulary
 from benchmarks.support.results import met, write_result
@@ -40,6 +40,7 @@ from data.tokenization import load_tokenizer
 
 GOALS = {"tiny": 10.0, "base": 5.0, "pairs": 20.0}
 LENGTH = 128
+BATCH_TOKENS = 4096  # of pairs
 STEPS = 4  # of ours per turn on pairs, which are quick
 
 
@@ -100,6 +101,13 @@ def write_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Path, folder: Path
     return write_table(table, folder)
 
 
+def training_batches(shard: Path) -> Iterator[Batch]:
+    """Yield batches as training gets them, without end."""
+    stream = InstanceStream([shard], batch_tokens=BATCH_TOKENS)
+    steps = TrainingData([stream], [Phase(1, (1.0,))]).steps(DataState.start(1))
+    return (batch for step in steps for batch in step.batches)
+
+
 def _loaded(batches: Iterator[dict], step: Callable[..., object]) -> Work:
     def run() -> float:
         batch = next(batches)
@@ -116,7 +124,7 @@ def measure_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Path, rounds: in
     config = AlbertConfig.preset("tiny")
     with tempfile.TemporaryDirectory() as temporary:
         shard = write_pairs(pairs, vocabulary, Path(temporary))
-        batches = training_batches([shard], BATCH_TOKENS)
+        batches = training_batches(shard)
         step = training_step(PretrainingModel(config))
 
         def ours() -> float:
