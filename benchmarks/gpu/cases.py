@@ -1,9 +1,9 @@
 """The kernels' work that `benchmarks.gpu` measures, and its rivals. T = packed tokens, H = width, E =
 embedding size, V = vocabulary, n = masked positions.
 
-FLOPs count the true head dim, real tokens and masked positions only, backward as 2.5 times forward for
-attention (five products for two) and twice for the rest; bytes count each input read once and each output
-written once.
+Every case is both passes. FLOPs count the true head dim, real tokens and masked positions only, backward as
+2.5 times forward for attention (five products for two) and twice for the rest; bytes count each input read
+once and each output written once.
 """
 
 from __future__ import annotations
@@ -25,24 +25,19 @@ from benchmarks.gpu.timing import Case, Run, attempt, passes
 from kernels.bias_gelu import bias_gelu_reference
 from kernels.embedding import Norm, Projection, Tables, embed_reference
 from kernels.layer_norm import add_layer_norm_reference
-from kernels.mlm_loss import CHUNK, backward_in_chunks, forward_in_chunks, mlm_loss_reference
+from kernels.mlm_loss import CHUNK, mlm_loss_reference
 
 WIDTHS = {"tiny": 312, "base": 768, "large": 1024}
-PASSES = {False: "forward", True: "both passes"}  # by whether there is a backward pass
 
 
 def beside_torch(
     ours: Callable[..., Tensor], reference: Callable[..., Tensor], inputs: list[Tensor], *arguments: object
 ) -> dict[str, Run | str]:
-    """Run an operator beside its reference, eager and compiled; inputs that have gradients are among the
-    arguments.
-    """
+    """Run an operator beside its reference, eager and compiled; the inputs are among the arguments."""
     compiled: Run | str = "torch.compile is for the GPU"
-    if inputs[0].is_cuda and inputs[0].requires_grad:
+    if inputs[0].is_cuda:
         function = torch.compile(reference)
         compiled = passes(lambda: function(*arguments), inputs)
-    elif inputs[0].is_cuda:
-        compiled = "compiled for both passes only"  # compiling takes the time measuring needs
     return {
         "jixu": passes(lambda: ours(*arguments), inputs),
         "torch eager": passes(lambda: reference(*arguments), inputs),
@@ -50,32 +45,30 @@ def beside_torch(
     }
 
 
-def _random(scale: Scale, backward: bool, *shapes: tuple[int, ...]) -> list[Tensor]:
-    like = {"device": scale.device, "dtype": scale.dtype, "requires_grad": backward}
+def _random(scale: Scale, *shapes: tuple[int, ...]) -> list[Tensor]:
+    like = {"device": scale.device, "dtype": scale.dtype, "requires_grad": True}
     return [torch.randn(shape, **like) for shape in shapes]
 
 
-def loss_cases(scale: Scale) -> Iterator[Case]:
+def loss_case(scale: Scale) -> Case:
     n, E, V = scale.masked, 128, scale.vocabulary
-    for backward in PASSES:
-        yield Case(
-            f"mlm_loss n={n} E={E} V={V} {PASSES[backward]}",
-            partial(_loss, scale, n, E, V, backward),
-            flops=2 * n * E * V * (3 if backward else 1),
-            bytes=(n * E + V * E) * 2 * (3 if backward else 1),
-        )
+    return Case(
+        f"mlm_loss n={n} E={E} V={V} both passes",
+        partial(_loss, scale, n, E, V),
+        flops=6 * n * E * V,
+        bytes=6 * (n * E + V * E),
+    )
 
 
-def _loss(scale: Scale, n: int, E: int, V: int, backward: bool) -> dict[str, Run | str]:
-    states, weight = _random(scale, False, (n, E), (V, E))
-    weight *= E**-0.5
-    inputs = [states, weight, torch.zeros(V, device=scale.device, dtype=scale.dtype)]
+def _loss(scale: Scale, n: int, E: int, V: int) -> dict[str, Run | str]:
+    like = {"device": scale.device, "dtype": scale.dtype}
+    inputs = [torch.randn(n, E, **like), torch.randn(V, E, **like) * E**-0.5, torch.zeros(V, **like)]
     for x in inputs:
-        x.requires_grad_(backward)
+        x.requires_grad_()
     labels = torch.randint(V, (n,), device=scale.device)
 
     def chunked() -> Tensor:
-        parts = zip(states.split(CHUNK), labels.split(CHUNK), strict=True)
+        parts = zip(inputs[0].split(CHUNK), labels.split(CHUNK), strict=True)
         logits = ((F.linear(x, *inputs[1:]).float(), y) for x, y in parts)
         return torch.cat([F.cross_entropy(z, y, reduction="none") for z, y in logits])
 
@@ -88,22 +81,8 @@ def _loss(scale: Scale, n: int, E: int, V: int, backward: bool) -> dict[str, Run
             labels,
         ),
         "chunks of 1024 rows": passes(chunked, inputs),
-        "chunks, logits recomputed": _chunks_again(*inputs, labels, backward),
         "Liger-Kernel": attempt(_liger, inputs, labels),
     }
-
-
-def _chunks_again(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, backward: bool) -> Run:
-    """Run cuBLAS and torch's softmax on so few rows that their logits stay in the L2 cache."""
-    dloss = torch.ones(states.shape[0], device=states.device)
-
-    @torch.no_grad()
-    def run() -> None:
-        _loss, _predicted, lse = forward_in_chunks(states, weight, bias, labels)
-        if backward:
-            backward_in_chunks(dloss, states, weight, bias, labels, lse)
-
-    return run
 
 
 def _liger(inputs: list[Tensor], labels: Tensor) -> Run | str:
@@ -117,20 +96,20 @@ def _liger(inputs: list[Tensor], labels: Tensor) -> Run | str:
 
 
 def embedding_cases(scale: Scale) -> Iterator[Case]:
-    for (model, H), layout, backward in product(WIDTHS.items(), ("google", "bright"), PASSES):
+    for (model, H), layout in product(WIDTHS.items(), ("google", "bright")):
         size, E = 2 * scale.tokens, 128
         yield Case(
-            f"embed {model} {layout} {PASSES[backward]}",
-            partial(_embedding, scale, H, layout, backward),
-            flops=size * E * H * (3 if backward else 1),
-            bytes=scale.tokens * 24 + size * H * (2 if backward else 1) + 2 * scale.vocabulary * E,
+            f"embed {model} {layout} both passes",
+            partial(_embedding, scale, H, layout),
+            flops=3 * size * E * H,
+            bytes=scale.tokens * 24 + 2 * size * H + 2 * scale.vocabulary * E,
         )
 
 
-def _embedding(scale: Scale, H: int, layout: str, backward: bool) -> dict[str, Run | str]:
+def _embedding(scale: Scale, H: int, layout: str) -> dict[str, Run | str]:
     device, T, E, V = scale.device, scale.tokens, 128, scale.vocabulary
     W = H if layout == "bright" else E
-    inputs = _random(scale, backward, (V, E), (2, W), (512, W), (W,), (W,), (H, E), (H,))
+    inputs = _random(scale, (V, E), (2, W), (512, W), (W,), (W,), (H, E), (H,))
     # Zipf's ranks and a twelfth [MASK]: the backward scatter must not serialise on these
     ranks = (torch.rand(T, device=device) * torch.tensor(float(V)).log()).exp().long().clamp_max(V - 1)
     ids = torch.where(torch.rand(T, device=device) < 0.12, 4, ranks)
@@ -140,31 +119,23 @@ def _embedding(scale: Scale, H: int, layout: str, backward: bool) -> dict[str, R
 
 
 def row_cases(scale: Scale) -> Iterator[Case]:
-    for (model, H), backward in product(WIDTHS.items(), PASSES):
+    for model, H in WIDTHS.items():
         size = scale.tokens * H * 2
-        yield Case(
-            f"add_layer_norm {model} {PASSES[backward]}",
-            partial(_rows, scale, H, backward),
-            bytes=size * (7 if backward else 3),
-        )
-        yield Case(
-            f"bias_gelu {model} {PASSES[backward]}",
-            partial(_activation, scale, 4 * H, backward),
-            bytes=4 * size * (5 if backward else 2),
-        )
+        yield Case(f"add_layer_norm {model} both passes", partial(_rows, scale, H), bytes=7 * size)
+        yield Case(f"bias_gelu {model} both passes", partial(_activation, scale, 4 * H), bytes=20 * size)
 
 
-def _rows(scale: Scale, H: int, backward: bool) -> dict[str, Run | str]:
-    inputs = _random(scale, backward, (scale.tokens, H), (scale.tokens, H), (H,), (H,))
+def _rows(scale: Scale, H: int) -> dict[str, Run | str]:
+    inputs = _random(scale, (scale.tokens, H), (scale.tokens, H), (H,), (H,))
     return beside_torch(kernels.add_layer_norm, add_layer_norm_reference, inputs, *inputs, 1e-12)
 
 
-def _activation(scale: Scale, width: int, backward: bool) -> dict[str, Run | str]:
-    inputs = _random(scale, backward, (scale.tokens, width), (width,))
+def _activation(scale: Scale, width: int) -> dict[str, Run | str]:
+    inputs = _random(scale, (scale.tokens, width), (width,))
     return beside_torch(kernels.bias_gelu, bias_gelu_reference, inputs, *inputs, "gelu_new")
 
 
 def kernel_cases(scale: Scale) -> list[Case]:
-    """Yield every case but whole models."""
-    cases = [*attention_cases(scale), *loss_cases(scale), *embedding_cases(scale), *row_cases(scale)]
+    """List every case but whole models."""
+    cases = [*attention_cases(scale), loss_case(scale), *embedding_cases(scale), *row_cases(scale)]
     return [replace(case, of_kernels=True) for case in cases]

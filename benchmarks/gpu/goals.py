@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from benchmarks.gpu.scale import TOKENS, VOCABULARY
-from benchmarks.gpu.timing import TUNED, Case, Ceilings, Result
+from benchmarks.gpu.timing import TUNED, Case, Ceilings, Result, Timing
 from benchmarks.support.results import markdown
 
-Figure = Callable[[Result, str, Ceilings], float]  # of a runner: jixu, jixu tuned or jixu graph
 GRAPH = "jixu graph"
 
 
@@ -19,13 +19,17 @@ class Unmeasured(Exception):
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure of a case that must reach `least`."""
+    """A figure of a case that must reach `least`.
+
+    It is jixu's speed relative to the fastest rival that ran, the rival's peak memory relative to jixu's,
+    jixu's share of the measured FLOPs (MFU), or the share of a step as a graph that the GPU is busy for.
+    """
 
     claim: str
     least: float
     case: str
-    figure: Figure
-    who: str = "jixu"
+    figure: Literal["times", "memory", "mfu", "busy"] = "times"
+    rivals: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -37,88 +41,65 @@ class Verdict:
     detail: str
 
 
-def _timing(result: Result, who: str):
+def _timing(result: Result, who: str) -> Timing:
     if who not in result.timings:
         why = result.absent.get(who) or result.absent.get("jixu", "not measured")
         raise Unmeasured(f"{who}: {why}")
     return result.timings[who]
 
 
-def _times(claim: str, least: float, case: str, rivals: Sequence[str]) -> Goal:
-    """Make a goal for jixu's speed relative to the fastest rival that ran."""
-
-    def figure(result: Result, who: str, _ceilings: Ceilings) -> float:
-        ran = [name for name in rivals if name in result.timings]
-        # if no rival ran, the first says why
-        best = min(_timing(result, name).milliseconds for name in ran or rivals[:1])
-        return best / _timing(result, who).milliseconds
-
-    return Goal(claim, least, case, figure)
-
-
-def _mfu(claim: str, least: float, case: str) -> Goal:
-    """Make a goal for jixu's model FLOPs utilisation: its share of the measured ceiling."""
-
-    def figure(result: Result, who: str, ceilings: Ceilings) -> float:
-        return result.flops / (_timing(result, who).milliseconds / 1e3) / ceilings.flops
-
-    return Goal(claim, least, case, figure)
+def _figure(goal: Goal, result: Result, who: str, ceilings: Ceilings) -> float:
+    ours = _timing(result, who)
+    if goal.figure == "mfu":
+        return result.flops / (ours.milliseconds / 1e3) / ceilings.flops
+    if goal.figure == "busy":
+        return 1 - (ours.idle or 0)
+    # if no rival ran, the first says why
+    ran = [name for name in goal.rivals if name in result.timings] or goal.rivals[:1]
+    best = min((_timing(result, name) for name in ran), key=lambda timing: timing.milliseconds)
+    if goal.figure == "memory":
+        return best.peak_bytes / max(ours.peak_bytes, 1)
+    return best.milliseconds / ours.milliseconds
 
 
-def _memory(claim: str, least: float, case: str, rival: str) -> Goal:
-    """Make a goal for the rival's peak memory relative to jixu's."""
-
-    def figure(result: Result, who: str, _ceilings: Ceilings) -> float:
-        return _timing(result, rival).peak_bytes / max(_timing(result, who).peak_bytes, 1)
-
-    return Goal(claim, least, case, figure)
-
-
-def _busy(claim: str, least: float, case: str) -> Goal:
-    """Make a goal for the share of a step as a CUDA graph that the GPU is busy for."""
-    return Goal(claim, least, case, lambda result, who, _: 1 - (_timing(result, who).idle or 0), GRAPH)
-
-
-FLASH = ("SDPA flash", "varlen_attn", "flash-attn", "SDPA cuDNN")  # FlashAttention-2, in torch too, and cuDNN
-SDPA = ("SDPA any", "SDPA efficient", "SDPA nested")
-CHUNKS = ("chunks of 1024 rows", "chunks, logits recomputed")
+FLASH = ("varlen_attn", "flash-attn", "SDPA cuDNN")  # FlashAttention-2, in torch too, and cuDNN
 _LOSS = f"mlm_loss n={int(0.15 * TOKENS)} E=128 V={VOCABULARY} both passes"
-
-
-def _step(name: str, longest: int, tokens: int, mix: str = "full") -> str:
-    return f"step {name} T={longest} {mix} {tokens} tokens"
-
+_BASE, _LARGE = "step base T=128 full 32768 tokens", "step large T=512 full 16384 tokens"
+_MIXED = "attention D=64 T=512 mixed both passes"
+_BUSY = "4k tokens: busy for 95% of a step as a graph"
 
 # in the order they are measured in: whole models first, as time may run out
 GOALS = (
-    _times("base T=128: 3 times transformers eager", 3.0, _step("base", 128, 32768), ("transformers",)),
-    _times(
-        "base T=128: 1.3 times transformers compiled",
-        1.3,
-        _step("base", 128, 32768),
-        ("transformers compiled",),
+    Goal("base T=128: 3 times transformers eager", 3.0, _BASE, rivals=("transformers",)),
+    Goal("base T=128: 1.3 times transformers compiled", 1.3, _BASE, rivals=("transformers compiled",)),
+    Goal("base T=512: MFU 50%", 0.5, "step base T=512 full 32768 tokens", "mfu"),
+    Goal("large T=512: MFU 55%", 0.55, _LARGE, "mfu"),
+    Goal("tiny T=512: MFU 25%", 0.25, "step tiny T=512 full 65536 tokens", "mfu"),
+    Goal("mlm_loss: 1.5 times torch.compile", 1.5, _LOSS, rivals=("torch.compile",)),
+    Goal("mlm_loss: faster than chunks of 1024 rows", 1.0, _LOSS, rivals=("chunks of 1024 rows",)),
+    Goal(
+        "mlm_loss: a quarter of the memory of torch, which stores logits",
+        4.0,
+        _LOSS,
+        "memory",
+        ("torch eager",),
     ),
-    _mfu("base T=512: MFU 50%", 0.5, _step("base", 512, 32768)),
-    _mfu("large T=512: MFU 55%", 0.55, _step("large", 512, 16384)),
-    _mfu("tiny T=512: MFU 25%", 0.25, _step("tiny", 512, 65536)),
-    _times("mlm_loss: 1.5 times torch.compile", 1.5, _LOSS, ("torch.compile",)),
-    _times("mlm_loss: faster than chunks of 1024 rows", 1.0, _LOSS, CHUNKS),
-    _memory("mlm_loss: a quarter of the memory of torch, which stores logits", 4.0, _LOSS, "torch eager"),
-    _times("attention, mixed lengths: 1.3 times SDPA", 1.3, "attention D=64 T=512 mixed both passes", SDPA),
+    Goal("attention, mixed lengths: 1.3 times SDPA", 1.3, _MIXED, rivals=FLASH),
     *(
-        _times(f"{case}: the best of FlashAttention-2 and cuDNN", 1.0, case, FLASH)
+        Goal(f"{case}: the best of FlashAttention-2 and cuDNN", 1.0, case, rivals=FLASH)
         for head_dim in (64, 26, 128, 256)
         for longest in (512, 128)
         for mix in ("full", "mixed")
         for case in [f"attention D={head_dim} T={longest} {mix} both passes"]
     ),
-    _times("embed: 3 times torch eager, both passes", 3.0, "embed base google both passes", ("torch eager",)),
+    Goal(
+        "embed: 3 times torch eager, both passes",
+        3.0,
+        "embed base google both passes",
+        rivals=("torch eager",),
+    ),
     *(
-        _busy(
-            f"{name} 4k tokens: busy for 95% of a step as a graph",
-            0.95,
-            _step(name, 128, 4096, "mixed") + ", launched",
-        )
+        Goal(f"{name} {_BUSY}", 0.95, f"step {name} T=128 mixed 4096 tokens", "busy")
         for name in ("tiny", "base", "large")
     ),
 )
@@ -141,14 +122,13 @@ def judge(results: Sequence[Result], ceilings: Ceilings | None) -> list[Verdict]
             if goal.case not in by_name:
                 raise Unmeasured(f"{goal.case} was not run")
             result = by_name[goal.case]
-            figures = {goal.who: goal.figure(result, goal.who, ceilings)}
-            for other in (TUNED, GRAPH) if goal.who == "jixu" else ():
-                if other in result.timings:
-                    figures[other] = goal.figure(result, other, ceilings)
-            best = max(figures.values())
+            first, *others = (GRAPH,) if goal.figure == "busy" else ("jixu", TUNED, GRAPH)
+            ran = [first, *(who for who in others if who in result.timings)]
+            figures = {who: _figure(goal, result, who, ceilings) for who in ran}
             words = ", ".join(f"{figure:.2f} ({who})" for who, figure in figures.items())
             wrong = ", WRONG RESULTS" if result.wrong else ""
-            verdicts.append(Verdict(goal.claim, best >= goal.least, f"{words}, goal {goal.least:g}{wrong}"))
+            is_met = max(figures.values()) >= goal.least
+            verdicts.append(Verdict(goal.claim, is_met, f"{words}, goal {goal.least:g}{wrong}"))
         except Unmeasured as why:
             verdicts.append(Verdict(goal.claim, None, str(why)))
     return verdicts

@@ -1,12 +1,13 @@
-"""Whole training steps: jixu eager, compiled, as a CUDA graph and on torch, and transformers' ALBERT, on the
+"""Whole training steps: jixu eager, as a CUDA graph and on torch, and transformers' ALBERT, on the
 same sequences; and what a model takes in memory.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -27,32 +28,23 @@ def config_of(name: str, scale: Scale) -> AlbertConfig:
     )
 
 
-def _case(
-    name: str, scale: Scale, longest: int, mix: str, tokens: int, make: Callable, words: str = ""
-) -> Case:
-    config, lengths = config_of(name, scale), lengths_of(mix, longest, tokens)
-    return Case(
-        f"step {name} T={longest} {mix} {tokens} tokens{words}",
-        lambda: make(scale, name, config, lengths),
-        flops=training_flops(config, lengths, int(0.15 * tokens)),
-        tokens=tokens,
-    )
-
-
 def model_cases(scale: Scale) -> Iterator[Case]:
-    """Yield steps beside their rivals."""
-    for name in ("tiny",) if scale.is_small else ("tiny", "base", "large", "bert-large"):
-        for longest, mix in ((128, "full"), (128, "mixed"), (512, "full"), (512, "mixed")):
-            if (name != "bert-large" or (longest, mix) == (128, "full")) and longest <= scale.tokens:
-                tokens = min(TOKENS[name], scale.tokens)
-                yield _case(name, scale, longest, mix, tokens, _beside_rivals)
-
-
-def host_cases(scale: Scale) -> Iterator[Case]:
-    """Yield steps of few and many tokens, whose GPU waits for the host or does not."""
-    for tokens in (4096,) if scale.is_small else (4096, 16384, 65536):
-        for name in ("tiny",) if scale.is_small else ("tiny", "base", "large"):
-            yield _case(name, scale, 128, "mixed", min(tokens, scale.tokens), _launched, ", launched")
+    """Yield steps, of few tokens too: there the GPU waits for the host, unless a graph launches them."""
+    works = [("tiny", 128, "full", scale.tokens), ("tiny", 128, "mixed", scale.tokens)]
+    if not scale.is_small:
+        names = ("tiny", "base", "large")
+        shapes = product(names, (128, 512), ("full", "mixed"))
+        works = [(name, longest, mix, min(TOKENS[name], scale.tokens)) for name, longest, mix in shapes]
+        works += [(name, 128, "mixed", 4096) for name in names]
+        works.append(("bert-large", 128, "full", min(TOKENS["bert-large"], scale.tokens)))
+    for name, longest, mix, tokens in works:
+        config, lengths = config_of(name, scale), lengths_of(mix, longest, tokens)
+        yield Case(
+            f"step {name} T={longest} {mix} {tokens} tokens",
+            partial(_runners, scale, name, config, lengths),
+            flops=training_flops(config, lengths, int(0.15 * tokens)),
+            tokens=tokens,
+        )
 
 
 def _model(scale: Scale, config: AlbertConfig) -> PretrainingModel:
@@ -67,20 +59,6 @@ def _batch(scale: Scale, lengths: list[int]) -> Batch:
 
 def _step(scale: Scale, model: PretrainingModel, batch: Batch) -> Run:
     return partial(training_step(model, half=not scale.is_small), batch)
-
-
-def _launched(scale: Scale, name: str, config: AlbertConfig, lengths: list[int]) -> dict[str, Run | str]:
-    """The same step eager, compiled and as a CUDA graph."""
-    batch, model = _batch(scale, lengths), _model(scale, config)
-    compiled: Run | str = "compiled at 4,096 tokens only"
-    if batch.tokens <= 4096:
-        forward = model if scale.is_small else torch.compile(model)
-        compiled = partial(training_step(model, forward, half=not scale.is_small), batch)
-    return {
-        "jixu": _step(scale, model, batch),
-        "jixu graph": attempt(_graphed, scale, _model(scale, config), batch),
-        "jixu compiled": compiled,
-    }
 
 
 def _graphed(scale: Scale, model: PretrainingModel, batch: Batch) -> Run:
@@ -104,7 +82,7 @@ def _graphed(scale: Scale, model: PretrainingModel, batch: Batch) -> Run:
     return replay
 
 
-def _beside_rivals(scale: Scale, name: str, config: AlbertConfig, lengths: list[int]) -> dict[str, Run | str]:
+def _runners(scale: Scale, name: str, config: AlbertConfig, lengths: list[int]) -> dict[str, Run | str]:
     batch = _batch(scale, lengths)
     step = _step(scale, _model(scale, config), batch)
 

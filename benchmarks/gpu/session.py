@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.gpu.cases import kernel_cases
 from benchmarks.gpu.correctness import Claim, tasks
-from benchmarks.gpu.model import host_cases, model_cases
+from benchmarks.gpu.model import model_cases
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.timing import Case, Result, measure, measure_ceilings
@@ -26,7 +26,7 @@ SMALLER = (1, 2, 4, 8)  # a case that does not fit the memory is tried with fewe
 
 def all_cases(scale: Scale) -> list[Case]:
     """List whole models and kernels."""
-    return [*host_cases(scale), *model_cases(scale), *kernel_cases(scale)]
+    return [*model_cases(scale), *kernel_cases(scale)]
 
 
 def measure_case(scale: Scale, number: int, deadline: float, tiles: Path | None) -> Result:
