@@ -149,9 +149,9 @@ def compile_all(architectures: tuple[int, ...], *, fast: bool = False, only: str
             with record(architecture) as launches:
                 run(*arguments)
             for launch in launches:
-                if launch.key in seen or only not in launch.name:
+                if launch in seen or only not in launch.name:
                     continue
-                seen.add(launch.key)
+                seen.add(launch)
                 result = compile_for(launch, architecture)
                 blocks = {n: v for n, v in launch.constants if n in ("TILE", "ROWS", "BLOCK", "WHOLE")}
                 words = [configuration, *(f"{name.lower()}={value}" for name, value in blocks.items())]

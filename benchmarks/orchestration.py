@@ -13,7 +13,6 @@ intervals. Takes about 30 minutes on two cores.
 
 from __future__ import annotations
 
-import math
 import os
 import select
 import shutil
@@ -30,7 +29,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import psutil
-from scipy.stats import t
+from scipy.stats import ttest_1samp
 
 from benchmarks.support.corpora import corpus_options, load_sentences, make_vocabulary, write_corpus
 from benchmarks.support.results import write_result
@@ -194,10 +193,8 @@ def in_pairs(rows: Rows, of: Callable[[float, float], float]) -> tuple[float, fl
     """The mean over two pairs or more of a figure of both seconds, within Student's 95% interval."""
     pairs = zip(rows["flow"], rows["plain"], strict=True)
     figures = [of(flow["seconds"], plain["seconds"]) for flow, plain in pairs]
-    mean = statistics.fmean(figures)
-    error = statistics.stdev(figures) / math.sqrt(len(figures))
-    half = float(t.ppf(0.975, len(figures) - 1)) * error
-    return mean - half, mean, mean + half
+    low, high = ttest_1samp(figures, 0).confidence_interval()
+    return float(low), statistics.fmean(figures), float(high)
 
 
 def report(rows: Rows, characters: int) -> None:

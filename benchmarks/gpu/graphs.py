@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from unittest.mock import patch
@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 
 from benchmarks.gpu.scale import Scale
-from benchmarks.gpu.trainer import captured
+from benchmarks.gpu.trainer import a_trainer, captured
 
 STEPS = 60
 LOSS, WEIGHTS = 2e-2, 0.25  # allowed of a step's loss, and of the way that the weights went
@@ -157,24 +157,10 @@ def _train(
     scale: Scale, shards: tuple[Path, ...], folder: Path, init: str, *, steps: int = 0, **running: object
 ) -> Outcome:
     """Train from random weights, or from the folder's checkpoint, which it leaves at the end."""
-    from albert.batching import TrainingData
-    from albert.pretraining import PretrainSettings, check_start
-    from albert.pretraining.start import phases
-    from albert.pretraining.trainer import Trainer
-    from albert.runtime import join
-
-    settings = PretrainSettings(
-        run_folder=folder, shards=shards, init=init, steps=_steps(scale, max(STEPS, steps)),
-        batch_tokens=256 if scale.is_small else 4096, held_out_share=0.02,
-    )  # fmt: skip
-    running = {"accumulate": 1, **running}
-    settings = replace(settings, running=replace(settings.running, **running))
-    with join() as process:
-        start = check_start(settings)
-        trainer = Trainer(settings, start, 1e-3, process)
+    tokens, all_steps = 256 if scale.is_small else 4096, _steps(scale, max(STEPS, steps))
+    with a_trainer(shards, folder, init, tokens, 1e-3, steps=all_steps, **running) as (trainer, data):
         trainer.resume()
         before = [p.detach().clone() for p in trainer.objective.parameters()]
-        data = TrainingData(list(start.streams.values()), phases(settings), accumulate=running["accumulate"])
         if not scale.is_small:
             torch.cuda.reset_peak_memory_stats()
         records = []

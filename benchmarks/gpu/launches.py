@@ -53,10 +53,6 @@ class KernelLaunch:
     def name(self) -> str:
         return self.kernel.__name__
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        return self.name, self.signature, self.constants, self.aligned, self.num_warps, self.num_stages
-
 
 @dataclass(frozen=True)
 class Compiled:
@@ -103,14 +99,12 @@ def _launch(kernel: JITFunction, args: tuple, kwargs: dict) -> KernelLaunch:
 
 @contextmanager
 def record(architecture: int) -> Iterator[list[KernelLaunch]]:
-    """Record every distinct launch inside, on CPU tensors, with the table's entries for `architecture`."""
-    launches: dict[tuple[object, ...], KernelLaunch] = {}
+    """Record every launch inside, on CPU tensors, with the table's entries for `architecture`."""
+    launches: list[KernelLaunch] = []
 
     def note(self, *args, grid, warmup, **kwargs):
-        launch = _launch(self, args, kwargs)
-        launches.setdefault(launch.key, launch)
+        launches.append(_launch(self, args, kwargs))
 
-    distinct: list[KernelLaunch] = []
     try:
         kernels.use("torch")
         with (
@@ -120,10 +114,9 @@ def record(architecture: int) -> Iterator[list[KernelLaunch]]:
             patch.dict(os.environ, TRITON_INTERPRET="1", JIXU_TILES=os.devnull),
         ):
             kernels.use("triton")
-            yield distinct
+            yield launches
     finally:
         kernels.use("auto")
-        distinct += launches.values()
 
 
 def compile_for(launch: KernelLaunch, architecture: int) -> Compiled:

@@ -4,35 +4,55 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from benchmarks.gpu.scale import Scale
 
+if TYPE_CHECKING:
+    from albert.batching import TrainingData
+    from albert.pretraining.progress import StepRecord
+    from albert.pretraining.trainer import Trainer
+
 WARM_UP_SECONDS, SECONDS = 4.0, 3.0  # most graphs are captured in the warm-up
 PROFILED = 20  # steps after that, for the share of time that the GPU computes
 
 
-def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) -> dict[str, object]:
-    """Train some seconds from random weights; returns tokens a second, time spent waiting, and the losses."""
-    from albert.batching import Loader, TrainingData
+@contextmanager
+def a_trainer(
+    shards: tuple[Path, ...], folder: Path, init: str, batch_tokens: int, rate: float, *, steps: int = 10**6,
+    **running: object,
+) -> Iterator[tuple[Trainer, TrainingData]]:  # fmt: skip
+    """Make a trainer of random weights, and its data."""
+    from albert.batching import TrainingData
     from albert.pretraining import PretrainSettings, check_start
-    from albert.pretraining.progress import StepRecord
     from albert.pretraining.start import phases
     from albert.pretraining.trainer import Trainer
     from albert.runtime import join
 
-    with tempfile.TemporaryDirectory() as folder, join() as process:
-        settings = PretrainSettings(
-            run_folder=Path(folder) / "models" / "run", shards=shards, init=init, steps=10**6,
-            batch_tokens=batch_tokens, held_out_share=0.02,
-        )  # fmt: skip
-        settings = replace(settings, running=replace(settings.running, accumulate=1))
+    settings = PretrainSettings(
+        run_folder=folder, shards=shards, init=init, steps=steps, batch_tokens=batch_tokens,
+        held_out_share=0.02, running={"accumulate": 1, **running},
+    )  # fmt: skip
+    with join() as process:
         start = check_start(settings)
-        trainer = Trainer(settings, start, 1e-4, process)
-        data = TrainingData(list(start.streams.values()), phases(settings))
+        streams, accumulate = list(start.streams.values()), settings.running.accumulate
+        data = TrainingData(streams, phases(settings), accumulate=accumulate)
+        yield Trainer(settings, start, rate, process), data
+
+
+def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) -> dict[str, object]:
+    """Train some seconds from random weights; returns tokens a second, time spent waiting, and the losses."""
+    from albert.batching import Loader
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        a_trainer(shards, Path(folder) / "models" / "run", init, batch_tokens, 1e-4) as (trainer, data),
+    ):
         loader = Loader(data, trainer.state.data, trainer.prepare)
         records: list[StepRecord] = []
         problems: list[str | None] = []
@@ -74,7 +94,7 @@ def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) 
     }
 
 
-def captured(trainer) -> int:
+def captured(trainer: Trainer) -> int:
     """Count the graphs of batches so far."""
     return 0 if trainer.graphs is None else sum(g is not None for g in trainer.graphs._graphs.values())
 
