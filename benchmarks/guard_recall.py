@@ -1,8 +1,8 @@
 """How many planted evaluation texts the guard finds, by their length and by what was changed in them.
 
-Each text is put between two sentences of other text. With --shares: what other documents a share of a text's
-n-grams leaves, and what it finds of texts of 25 letters or more. Run:
-python -m benchmarks.guard_recall [TEXTS] [OTHERS] [--shares]
+Each text is put between two sentences of other text. The second table is what other documents a share of a
+text's n-grams leaves, and what it finds of texts of 25 letters or more. Run:
+python -m benchmarks.guard_recall [TEXTS] [OTHERS]
 """
 
 from __future__ import annotations
@@ -87,12 +87,11 @@ def by_share(texts: list[str], documents: list[list[str]], guard_file: Path) -> 
             sum(count_hits(guard, [[other, text] for other, text in zip(beside, of, strict=True)]) > 0)
             for of in planted.values()
         ]
-        yield [f"{share}", f"{left:,} of {len(documents):,}", *(f"{n / len(long):.1%}" for n in found)]
+        yield [f"{share}", f"{left:,} of {len(documents):,}", *(f"{n / max(1, len(long)):.1%}" for n in found)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shares", action="store_true")
     parser.add_argument("texts", nargs="?", type=Path, default=SAMPLES / "tea_topics_test.tsv")
     parser.add_argument("others", nargs="?", type=Path, default=SAMPLES / "general.txt")
     given = parser.parse_args()
@@ -100,10 +99,6 @@ def main() -> None:
     documents = [
         split_sentences(clean_text(getattr(d, "text", ""))) for d in read_documents(str(given.others))
     ]
-    if given.shares:
-        titles, *rows = by_share(texts, documents, given.texts)
-        print(markdown(titles, rows))
-        return
     others = [sentence for document in documents for sentence in document][:20_000]
     guard = make_guard((str(given.texts),), 13, CleaningRules())
     clean = [sentence for sentence in others if not count_hits(guard, [[sentence]])[0]]
@@ -117,9 +112,11 @@ def main() -> None:
             for group in of_length
         ],
     )
-    verdict = f"{table}\n\nOf other sentences {100 * false:.2f}% hold such a text."
-    names = {"texts": given.texts.name, "others": given.others.name}
-    write_result("guard_recall", verdict, {**names, "sentences_dropped": false, "rows": rows})
+    titles, *of_shares = by_share(texts, documents, given.texts)
+    held = f"Of other sentences {100 * false:.2f}% hold such a text."
+    result = {"texts": given.texts.name, "others": given.others.name, "sentences_dropped": false}
+    tables = f"{table}\n\n{held}\n\n{markdown(titles, of_shares)}"
+    write_result("guard_recall", tables, {**result, "rows": rows, "shares": of_shares})
 
 
 if __name__ == "__main__":
