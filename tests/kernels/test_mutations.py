@@ -78,9 +78,11 @@ def read_mutations() -> list[tuple[str, str, str, str]]:
     """Read claims, file, old text and new text of every mutation."""
     mutations = []
     for block in (Path(__file__).parent / "mutations.txt").read_text(encoding="utf-8").split("\n@ ")[1:]:
-        head, *lines = block.rstrip("\n").split("\n")
-        old, new = ("\n".join(line[1:] for line in lines if line[:1] == sign) for sign in "-+")
-        mutations.append((*head.split(), old, new))
+        head, _, changes = block.partition("\n")
+        for change in re.findall(r"(?:^-.*\n)+(?:^\+.*\n?)+", changes, re.M):
+            lines = change.splitlines()
+            old, new = ("\n".join(line[1:] for line in lines if line[0] == sign) for sign in "-+")
+            mutations.append((*head.split(), old, new))
     return mutations
 
 
