@@ -87,7 +87,8 @@ def by_share(texts: list[str], documents: list[list[str]], guard_file: Path) -> 
             sum(count_hits(guard, [[other, text] for other, text in zip(beside, of, strict=True)]) > 0)
             for of in planted.values()
         ]
-        yield [f"{share}", f"{left:,} of {len(documents):,}", *(f"{n / max(1, len(long)):.1%}" for n in found)]
+        shares_found = (f"{n / max(1, len(long)):.1%}" for n in found)
+        yield [f"{share}", f"{left:,} of {len(documents):,}", *shares_found]
 
 
 def main() -> None:

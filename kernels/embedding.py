@@ -64,8 +64,8 @@ def embed_reference(
 
 
 def _row_blocks(width: int) -> dict[str, int]:
-    tile = row_tile(width)
-    return {"W": width, "BLOCK_T": tile.rows, "BLOCK_W": tile.columns, "num_warps": tile.num_warps}
+    rows, columns, num_warps = row_tile(width)
+    return {"W": width, "BLOCK_T": rows, "BLOCK_W": columns, "num_warps": num_warps}
 
 
 def _normalise(

@@ -136,14 +136,9 @@ def add_layer_norm_bwd_kernel(
 
 
 def _constants(H: int, dropout_p: float) -> Constants:
-    tile = row_tile(H)
-    return {
-        "H": H,
-        **dropout_constants(dropout_p),
-        "BLOCK_R": tile.rows,
-        "BLOCK_H": tile.columns,
-        "num_warps": tile.num_warps,
-    }
+    rows, columns, num_warps = row_tile(H)
+    blocks = {"BLOCK_R": rows, "BLOCK_H": columns, "num_warps": num_warps}
+    return {"H": H, **dropout_constants(dropout_p), **blocks}
 
 
 @torch.library.custom_op("jixu::add_layer_norm", mutates_args=())

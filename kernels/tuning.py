@@ -17,13 +17,11 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from kernels.dispatch import has_triton, triton
-
-Architecture = str  # "sm_90", or "interpreter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,20 +153,20 @@ _INTERPRETER = Table(
 _BUILT_IN = {"interpreter": _INTERPRETER, "sm_90": _SM_90, "sm_100": _SM_100, "sm_103": _SM_100}
 
 
-def architecture(device: torch.device) -> Architecture:
-    """Name the table of a device."""
+def architecture(device: torch.device) -> str:
+    """Name the table of a device: "sm_90", or "interpreter"."""
     if device.type != "cuda":
         return "interpreter"
     return "sm_{}{}".format(*torch.cuda.get_device_capability(device))
 
 
-def table_file(name: Architecture) -> str:
+def table_file(name: str) -> str:
     """The name of an architecture's measured table, for this version of Triton."""
     return f"{name}-triton-{triton.__version__ if has_triton else None}.json"
 
 
 @cache
-def table(name: Architecture) -> Table:
+def table(name: str) -> Table:
     """The built-in table of an architecture, with the entries that were measured."""
     built_in = _BUILT_IN.get(name, _SM_80)
     path = Path(os.environ.get("JIXU_TILES", Path(__file__).parent / "tiles")) / table_file(name)
@@ -188,15 +186,13 @@ def read_table(path: Path) -> Table:
 
 
 def write_table(path: Path, measured: Table, **about: object) -> None:
-    """Write a measured table and what it was measured on, whole or not at all."""
+    """Write a measured table and what it was measured on."""
     content = {
         **about,
         "attention": [(*key, asdict(entry)) for key, entry in measured.attention.items()],
         "loss": measured.loss and asdict(measured.loss),
     }
-    temporary = path.with_suffix(".writing")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def attention_tiles(
@@ -213,18 +209,13 @@ def loss_tiles(device: torch.device) -> LossTiles:
     return loss
 
 
-class RowTile(NamedTuple):
-    """Whole rows that a program of the LayerNorm kernels takes at once, and its warps."""
+def row_tile(width: int) -> tuple[int, int, int]:
+    """Choose how many whole rows a program of LayerNorm takes at once, the columns of their tile, and warps.
 
-    rows: int
-    columns: int  # the width of a row, rounded up to a power of two
-    num_warps: int
-
-
-def row_tile(width: int) -> RowTile:
-    """Choose a tile of 1024 numbers, or of one wider row, and a warp for each 512 (measured on an H200)."""
+    A tile has 1024 numbers, or one wider row, and a warp for each 512 (measured on an H200).
+    """
     columns = triton.next_power_of_2(width)
-    return RowTile(max(1, 1024 // columns), columns, max(1024, columns) // 512)
+    return max(1, 1024 // columns), columns, max(1024, columns) // 512
 
 
 def scatter_tile(exact: bool) -> tuple[int, int]:
