@@ -16,19 +16,19 @@ from tests.kernels.checks import DEVICE, MULTIPLIED, offsets
 from tests.kernels.conftest import ANY_SHAPE
 
 attention_module = sys.modules["kernels.attention"]
-MIXED = [1, 0, 17, 130, 64, 65]
-LONG = [513, 1, 128, 31, 2]
-
-
-SHAPES = [
-    ([1], 26), ([6, 6, 6], 26), ([5, 0, 64, 33], 28), ([5, 0, 64, 33], 32), (MIXED, 26), (MIXED, 64),
-    ([3, 70], 160),
+HALF = torch.float16
+# lengths, head dim, dtype, heads, dropout
+CASES = [
+    ([1], 26), ([6, 6, 6], 26), ([5, 0, 64, 33], 28), ([5, 0, 64, 33], 32), ([1, 0, 17, 130, 64, 65], 26),
+    ([1, 0, 17, 130, 64, 65], 64), ([3, 70], 160), ([513, 1, 128, 31, 2], 32, torch.float32, 1),
+    ([9, 10, 8], 26, HALF), ([5, 0, 64, 33], 26, HALF), ([5, 0, 64, 33], 64, HALF),
+    ([1, 30, 7], 26, MULTIPLIED, 2, 0.1), ([70, 3], 26, MULTIPLIED, 2, 0.6),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("lengths, head_dim", SHAPES, ids=str)
-def test_output_and_gradients_match_double_precision(either, lengths, head_dim):
-    checks.attention(either, lengths, head_dim)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_output_and_gradients_are_as_exact_as_torchs(either, case):
+    checks.attention(either, *case)
 
 
 def test_a_shape_whose_table_says_so_runs_flash_attention_where_that_can(triton, monkeypatch):
@@ -43,22 +43,6 @@ def test_a_shape_whose_table_says_so_runs_flash_attention_where_that_can(triton,
         monkeypatch.setattr(attention_module, "_takes_flash", lambda *arguments, takes=takes: takes)
         triton.attention(qkv, cu_seqlens, 40)
         assert len(ran) == takes
-
-
-@pytest.mark.parametrize(
-    "lengths, head_dim", [([9, 10, 8], 26), ([5, 0, 64, 33], 26), ([5, 0, 64, 33], 64)], ids=str
-)
-def test_half_precision_is_no_worse_than_torchs(either, lengths, head_dim):
-    checks.attention(either, lengths, head_dim, torch.float16)
-
-
-def test_lengths_from_1_to_513_in_one_batch(either):
-    checks.attention(either, LONG, 32, heads=1)
-
-
-@pytest.mark.parametrize("lengths, dropout_p", [([1, 30, 7], 0.1), ([70, 3], 0.6)], ids=str)
-def test_dropout_is_the_references_forward_and_backward(either, lengths, dropout_p):
-    checks.attention(either, lengths, 26, MULTIPLIED, dropout_p=dropout_p)
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0]], ids=str)
