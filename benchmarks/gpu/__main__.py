@@ -5,8 +5,8 @@
 
 check-and-tune: the core claims about the kernels, a sweep of tile sizes, whose table it writes into DIR, and
 the cases of the goals with built-in and tuned tiles. measure: the trainer on shards, memory, a profile, the
-cases of the goals, the trainer's CUDA graphs beside single launches, steps with the host's time, every kernel
-beside its rivals, the other claims, and races where compute-sanitizer is installed.
+cases of the goals, the trainer's CUDA graphs beside single launches, the other steps and kernels beside their
+rivals, the other claims, and races where compute-sanitizer is installed.
 
 Needs torch, triton and this repository; the trainer also shards and a few packages. Both may lie in
 build/carried, which `make carried` begins: take it along to a machine without a network. Rivals that are
