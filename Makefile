@@ -40,6 +40,7 @@ bench: export JIXU_BENCHMARK_RESULTS := build/benchmarks
 bench: $(INSTALLED)
 	@$(BIN)/python -m benchmarks.data_prep --characters 400000
 	@$(BIN)/python -m benchmarks.train_step --only tiny --rounds 1 --sequences 8
+	@$(BIN)/python -m benchmarks.fine_tune_step --seeds 0
 	@$(BIN)/python -m benchmarks.compile_only --fast --only layer_norm
 	@$(BIN)/python -m benchmarks.gpu check-and-tune --device cpu --tiny --out build/benchmarks
 

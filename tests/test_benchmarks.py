@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from benchmarks import orchestration, train_step, whole_refreshes
+from benchmarks import fine_tune_step, orchestration, train_step, whole_refreshes
 from benchmarks.orchestration import Runner, in_pairs, judge
 from benchmarks.support import results as results_file
 from benchmarks.support.alternating import Rates, alternate, keep_best
@@ -55,6 +55,22 @@ def test_rivals_take_turns_and_slow_ones_drop_out():
 def test_times_are_of_the_same_round():
     ours, theirs = Rates((10.0, 1.0, 6.0), (4.0, 4.0, 4.0)), Rates((5.0, 1.0, 2.0), (2.0, 1.0, 4.0))
     assert ours.times(theirs) == (2.0, 1.0, 3.0) and ours.times_by_processor(theirs) == 2.0
+
+
+def test_fine_tuning_and_trainer_run_on_the_same_examples(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(results_file, "RESULTS", tmp_path)
+    for split in ("train", "dev"):
+        lines = (fine_tune_step.SAMPLES / f"tea_topics_{split}.tsv").read_text("utf-8").splitlines()
+        (tmp_path / f"{split}.tsv").write_text("\n".join(lines[:41]) + "\n", "utf-8")
+    fine_tune_step.main(
+        ["--train", str(tmp_path / "train.tsv"), "--dev", str(tmp_path / "dev.tsv"), "--seeds", "0"]
+    )
+    verdict = capsys.readouterr().out
+    assert "trained:" in verdict and "predicted:" in verdict
+    result = json.loads((tmp_path / "fine_tune_step.json").read_text("utf-8"))
+    assert result["examples"] == {"train": 40, "dev": 40}
+    assert set(result["accuracies"]) == {"jixu", "fp32", "bf16"}
+    assert result["trained"]["examples_per_second"] > 0
 
 
 def test_what_a_refresh_makes_of_a_text_is_a_row(capsys, samples, tmp_path, monkeypatch):
