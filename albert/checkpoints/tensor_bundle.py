@@ -7,6 +7,7 @@ Formats: tensorflow/core/util/tensor_bundle and tensorflow/core/lib/io/table_for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,7 @@ from data.errors import InputError
 
 _FOOTER_BYTES, _MAGIC = 48, 0xDB4775248B80FB57
 _BLOCK_TRAILER_BYTES = 5  # compression, checksum
-# tensorflow/core/framework/types.proto: 1 float, 2 double, 3 int32, 9 int64, 14 bfloat16, 19 half
-_DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64, 14: np.uint16, 19: np.float16}
-_BFLOAT16 = 14
-_COUNTERS = {"global_step", "beta1_power", "beta2_power"}
-
-
+_FLOAT = 1  # tensorflow/core/framework/types.proto
 # tensorflow/core/protobuf/tensor_bundle.proto and framework/tensor_shape.proto, the fields that are read here
 _PROTO = """
 name: "bundle" syntax: "proto3"
@@ -42,8 +38,7 @@ message_type {
   field { name: "shape" number: 2 type: TYPE_MESSAGE type_name: "Shape" }
   field { name: "shard" number: 3 type: TYPE_UINT32 }
   field { name: "offset" number: 4 type: TYPE_UINT64 }
-  field { name: "size" number: 5 type: TYPE_UINT64 }
-  field { name: "slices" number: 7 type: TYPE_BYTES label: LABEL_REPEATED } }
+  field { name: "size" number: 5 type: TYPE_UINT64 } }
 """
 _Entry: Any = GetMessages([text_format.Parse(_PROTO, FileDescriptorProto())])["Entry"]
 
@@ -51,34 +46,29 @@ _Entry: Any = GetMessages([text_format.Parse(_PROTO, FileDescriptorProto())])["E
 def read_bundle(index: Path) -> dict[str, Tensor]:
     """Read the model's variables by name; kernels, stored [in, out], are transposed to [out, in].
 
-    An optimiser's variables are skipped: counters, and names that extend another variable's. Raises
-    InputError for a damaged or incomplete checkpoint.
+    An optimiser's variables are skipped: counters, which have no scope, and names that extend another
+    variable's. Raises InputError for a damaged or incomplete checkpoint.
     """
     try:
         entries = dict(_read_entries(index.read_bytes()))
-        if any(entry.slices for entry in entries.values()):  # of partitioned variables
-            raise ValueError
     except (ValueError, IndexError, DecodeError):
         raise InputError(f"{index} is not the index of a TensorFlow checkpoint, or is damaged") from None
     shards = tensorflow_shards(index)
-    names = [name for name in entries if name.rpartition("/")[0] not in entries and name not in _COUNTERS]
+    names = [name for name in entries if "/" in name and name.rpartition("/")[0] not in entries]
     return {name: _read_variable(index, shards, name, entries[name]) for name in names}
 
 
 def _read_variable(index: Path, shards: list[Path], name: str, entry: Any) -> Tensor:
-    if entry.dtype not in _DTYPES:
-        raise InputError(f"{name} in {index} is of TensorFlow's type {entry.dtype}: only numbers can be read")
+    if entry.dtype != _FLOAT:
+        raise InputError(f"{name} in {index} is of TensorFlow's type {entry.dtype}: only float can be read")
     path = next((p for p in shards if p.name.rpartition("data-")[2].startswith(f"{entry.shard:05}-")), None)
     if path is None:
         raise InputError(f"{name} in {index} is in data file {entry.shard}, which is not there")
-    dtype, shape = np.dtype(_DTYPES[entry.dtype]), tuple(dim.size for dim in entry.shape.dim)
-    count = int(np.prod(shape, dtype=object))
-    if count * dtype.itemsize != entry.size or entry.offset + entry.size > path.stat().st_size:
+    shape = tuple(dim.size for dim in entry.shape.dim)
+    count = math.prod(shape)
+    if 4 * count != entry.size or entry.offset + entry.size > path.stat().st_size:
         raise InputError(f"{path} is too short for {name} of shape {shape}: it is damaged")
-    values = np.fromfile(path, dtype, count, offset=entry.offset).reshape(shape)
-    tensor = torch.from_numpy(values.astype(np.int32) if entry.dtype == _BFLOAT16 else values)
-    if entry.dtype == _BFLOAT16:
-        tensor = (tensor << 16).view(torch.float32)
+    tensor = torch.from_numpy(np.fromfile(path, "<f4", count, offset=entry.offset).reshape(shape))
     is_matrix = name.endswith(("/kernel", "/word_embeddings_2"))
     return tensor.T.contiguous() if is_matrix and tensor.dim() == 2 else tensor
 

@@ -73,14 +73,11 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"{index} is no index of shards: it has no weight_map") from None
     for name in names:
-        if not isinstance(name, str) or name != Path(name).name or name == "..":
+        if not isinstance(name, str) or name != Path(name).name:
             raise InputError(f"{index} names {name!r}, which is outside its folder and not to be trusted")
         if not (index.parent / name).is_file():
             raise InputError(f"{index} names {name}, which is not there")
     tensors: dict[str, Tensor] = {}
     for name in names:
         tensors |= _read_file(index.parent / name)
-    absent = sorted(set(shard_of) - set(tensors))
-    if absent:
-        raise InputError(f"{index} promises {absent[0]}, but {shard_of[absent[0]]} does not hold it")
     return tensors
