@@ -179,10 +179,10 @@ class InstanceStream:
                 )
             epoch, first = epoch + 1, 0
 
-    def pack(self, planned: Sequence[Planned], rule: MaskRule | None = None) -> Iterator[Batch]:
-        """Pack and mask batches of one window and epoch, by default with the shards' own rule."""
+    def pack(self, planned: Sequence[Planned], rule: MaskRule) -> Iterator[Batch]:
+        """Pack and mask batches of one window and epoch."""
         instances, _, epoch, _ = planned[0]
-        rows, rule = [each.rows for each in planned], rule or self.info.rule
+        rows = [each.rows for each in planned]
         return pack_batches(instances, rows, self.info.vocabulary, rule, seed=self.seed, epoch=epoch)
 
     def held_out(self, max_tokens: int) -> Instances | None:

@@ -127,6 +127,5 @@ def probe_sentences(
     for begin in range(0, len(sequences), _BATCH_SENTENCES):
         part = slice(begin, begin + _BATCH_SENTENCES)
         word_starts = np.concatenate(starts[part])
-        batch = pack(sequences[part])
-        batches.append(mask_batch(batch, tokenizer, PROBE_RULE, seed=begin, word_starts=word_starts))
+        batches.append(mask_batch(pack(sequences[part]), word_starts, tokenizer, PROBE_RULE, seed=begin))
     return probe_model(model, batches)
