@@ -29,7 +29,6 @@ class Start:
     """What a fine-tuning starts from."""
 
     encoder: Encoder
-    config: AlbertConfig  # of another architecture the nearest: BERT's of its size
     tokenizer: Tokenizer
     source: Source
     is_own: bool  # False: it is transformers' model
@@ -43,7 +42,7 @@ def load_start(path: Path | str) -> Start:
     kind = read_json(source.config).get("model_type") if source.config.is_file() else None
     if source.is_tensorflow or not isinstance(kind, str) or kind in MODEL_TYPES:
         model, tokenizer = load_pretrained(path)
-        return Start(model.encoder, model.config, tokenizer, source, is_own=True)
+        return Start(model.encoder, tokenizer, source, is_own=True)
     try:
         import transformers
     except ImportError:
@@ -57,13 +56,12 @@ def load_start(path: Path | str) -> Start:
         )
         _check(theirs, loaded, source)
         words = AutoTokens(transformers.AutoTokenizer.from_pretrained(source.folder), source.folder)
-        config = _nearest(theirs.config)
+        encoder = AutoEncoder(theirs, _nearest(theirs.config))
     except InputError:
         raise
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, AttributeError) as error:
         raise InputError(f"transformers cannot open {path}: {' '.join(str(error).split())[:200]}") from None
-    encoder = cast(Encoder, AutoEncoder(theirs, config))
-    return Start(encoder, config, cast(Tokenizer, words), source, is_own=False)
+    return Start(cast(Encoder, encoder), cast(Tokenizer, words), source, is_own=False)
 
 
 def _check(theirs: nn.Module, loaded: Mapping[str, Any], source: Source) -> None:

@@ -44,17 +44,6 @@ def read_json(path: Path) -> dict[str, object]:
     return content
 
 
-def has_task_types(content: Mapping[str, object]) -> bool:
-    """Whether a config.json is of an ERNIE whose tokens have task types."""
-    return content.get("model_type") == "ernie" and bool(content.get("use_task_id"))
-
-
-def groups_in_file(content: Mapping[str, object]) -> int:
-    """num_hidden_groups as in the file, which may have more groups than layers and leave some unused."""
-    value = content.get("num_hidden_groups", 1)
-    return value if isinstance(value, int) else 1
-
-
 def read_config(path: Path) -> AlbertConfig:
     """Read a config.json. Raises ConfigError for a model that AlbertConfig cannot express."""
     content = read_json(path)
@@ -99,11 +88,13 @@ def read_tensorflow_config(path: Path, layout: Layout) -> AlbertConfig:
 
 
 def _of_groups(content: dict[str, object]) -> dict[str, object]:
-    """The content with at most as many groups as layers, and one group if nothing is shared."""
-    layers, groups = content.get("num_hidden_layers", 12), groups_in_file(content)
+    """The content with at most as many groups as layers, as a file may leave some unused, and one group if
+    nothing is shared.
+    """
+    layers, groups = content.get("num_hidden_layers", 12), content.get("num_hidden_groups")
     if content.get("share") == "none":
         return {**content, "num_hidden_groups": 1}
-    if isinstance(layers, int) and groups > layers:
+    if isinstance(layers, int) and isinstance(groups, int) and groups > layers:
         return {**content, "num_hidden_groups": layers}
     return content
 

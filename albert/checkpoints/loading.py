@@ -6,18 +6,12 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 
-from albert.checkpoints.config_files import (
-    groups_in_file,
-    has_task_types,
-    read_config,
-    read_json,
-    read_tensorflow_config,
-)
+from albert.checkpoints.config_files import read_config, read_json, read_tensorflow_config
 from albert.checkpoints.names import (
     BUFFERS,
     COPIES,
@@ -150,12 +144,12 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
         if weights_format != "jixu":
             names = current_names(tensors, weights_format)
             tensors = {names[name]: tensor for name, tensor in tensors.items()}
-            if has_task_types(content):
+            if content.get("model_type") == "ernie" and content.get("use_task_id"):
                 tensors = _without_task_types(source, tensors)
             tensors = _without_copies(weights_format, tensors)
             is_tied = Naming(config, weights_format).of("mlm.decoder")[0] not in tensors
             config = replace(config, tie_word_embeddings=is_tied)
-    naming = Naming(config, weights_format, groups_in_file(content))
+    naming = Naming(config, weights_format, cast(int, content.get("num_hidden_groups", 1)))
     parts, report = _match(naming, tensors)
     return LoadedCheckpoint(source, config, weights_format, tensors, parts, report)
 

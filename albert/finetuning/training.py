@@ -124,7 +124,7 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
     if not start.is_own and settings.running.precision == "auto":
         # some of transformers' models fail in bf16: DeBERTa masks with the smallest number of fp32
         settings = replace(settings, running=replace(settings.running, precision="fp32"))
-    length = min(settings.running.max_seq_length, start.config.max_position_embeddings)
+    length = min(settings.running.max_seq_length, start.encoder.config.max_position_embeddings)
     train = data.splits["train"].examples if "train" in data.splits else ()
     unanswerable = any(isinstance(one, SpanExample) and not one.answers for one in train)
     learner = find_learner(data.task, data.labels, settings.running.pooling, unanswerable)
@@ -137,7 +137,7 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
         data=data,
         path=path,
         checksum=_checksum(start.source),
-        config=start.config,
+        config=start.encoder.config,
         is_own=start.is_own,
         name=settings.model_names()[model],
         learner=learner,

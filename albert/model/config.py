@@ -6,9 +6,7 @@ Lan et al. 2020, table 1; Devlin et al. 2019, section 3. Chinese ALBERT's tiny a
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
-from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from data.errors import ConfigError
@@ -119,7 +117,7 @@ class AlbertConfig:
 
     def _check_values(self) -> None:
         faults = []
-        for name, hint in _hints().items():
+        for name, hint in get_type_hints(AlbertConfig, include_extras=True).items():
             value = getattr(self, name)
             if expected := _expected(hint, value):
                 faults.append(f"{name}={value!r}: it must be {expected}")
@@ -216,11 +214,6 @@ def measure_sizes(config: AlbertConfig) -> Sizes:
     return Sizes(embeddings, encoder, heads)
 
 
-@cache
-def _hints() -> dict[str, Any]:
-    return get_type_hints(AlbertConfig, include_extras=True)
-
-
 def _expected(hint: Any, value: Any) -> str | None:
     """What the value of a field must be; None if it is."""
     if get_origin(hint) is Literal:
@@ -229,8 +222,6 @@ def _expected(hint: Any, value: Any) -> str | None:
     kind, least, bound = get_args(hint) or (hint, -math.inf, math.inf)
     if type(value) is not kind and not (kind is float and type(value) is int):
         return {int: "a valid integer", float: "a valid number", bool: "a valid boolean"}[kind]
-    if kind is float and not abs(value) <= sys.float_info.max:
-        return "a finite number"
     if not value >= least:
         return f"greater than or equal to {least}"
     return None if value < bound else f"less than {bound}"
