@@ -21,7 +21,7 @@ def stream(sample_shards):
 
 
 def packed(stream, batches):
-    instances = stream._load(stream.row_groups)
+    instances = next(stream.plan()).instances
     made = pack_batches(instances, batches, stream.info.vocabulary, stream.info.rule, seed=0, epoch=3)
     return instances, list(made)
 

@@ -257,24 +257,6 @@ def test_layer_changes_are_distances_and_angles_of_its_states():
         assert change.cosine == pytest.approx(sum(cosines) / len(cosines), rel=1e-4, abs=1e-6)
 
 
-def test_pre_normalised_layers_are_those_of_the_definition():
-    """x + Attention(LayerNorm(x)), then x + FeedForward(LayerNorm(x)), and nothing after the last layer."""
-    model = random_model(replace(SMALL, norm="pre", num_hidden_layers=1)).double().eval()
-    batch = pack([[5, 9, 3, 44, 2]])
-    attention, feed_forward = model.encoder.attentions[0], model.encoder.feed_forwards[0]
-    with torch.no_grad():
-        x = model.encoder.embedding(batch)
-        q, k, v = attention.query_key_value(attention.norm(x)).chunk(3, -1)
-        heads = [
-            torch.softmax(q[:, h] @ k[:, h].T / 12**0.5, -1) @ v[:, h]
-            for h in (slice(12 * n, 12 * n + 12) for n in range(4))
-        ]
-        x = x + attention.output(torch.cat(heads, -1))
-        inner = feed_forward.inner(feed_forward.norm(x))
-        x = x + feed_forward.output(torch.nn.functional.gelu(inner, approximate="tanh"))
-        assert torch.allclose(model.encoder(batch), x, rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch.compile reads it
 def test_a_compiled_model_learns_the_same_on_a_cpu():
     model = random_model(replace(SMALL, hidden_act="gelu_new")).train()
