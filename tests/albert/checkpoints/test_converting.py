@@ -193,6 +193,7 @@ def test_conversion_can_unshare_and_add_layers(tmp_path, tokenizer):
     assert run("convert", source, tmp_path / "b", *growth).returncode == 0
     model = opens_in_transformers(tmp_path / "b", tokenizer)
     assert model.config.share == "none" and model.config.depth == 4
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "b").num_hidden_groups == 4
 
 
 def test_refusals_write_nothing(tmp_path, tokenizer):
