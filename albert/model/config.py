@@ -156,17 +156,8 @@ class AlbertConfig:
         feed_forward = shared if self.share in ("all", "ffn") else own
         return tuple(zip(attention, feed_forward, strict=True))
 
-    @property
-    def attentions(self) -> int:
-        """How many attention blocks have parameters of their own."""
-        return self._blocks("attention")
-
-    @property
-    def feed_forwards(self) -> int:
-        """How many feed-forward blocks have parameters of their own."""
-        return self._blocks("ffn")
-
-    def _blocks(self, part: str) -> int:
+    def blocks(self, part: Literal["attention", "ffn"]) -> int:
+        """How many blocks of a kind have parameters of their own."""
         shared = self.share in ("all", part)
         return (self.num_hidden_groups if shared else self.num_hidden_layers) * self.inner_group_num
 
@@ -208,10 +199,10 @@ def measure_sizes(config: AlbertConfig) -> Sizes:
     embeddings = V * E + (config.max_position_embeddings + config.type_vocab_size + 2) * W + projection
     attention = 4 * (H * H + H) + 2 * H
     feed_forward = 2 * H * F + F + H + 2 * H
-    encoder = attention * config.attentions + feed_forward * config.feed_forwards + H * H + H
+    layers = attention * config.blocks("attention") + feed_forward * config.blocks("ffn")
     transform = H if config.layout == "bright" else E
     heads = H * transform + 3 * transform + V + 2 * H + 2 + (0 if config.tie_word_embeddings else V * E)
-    return Sizes(embeddings, encoder, heads)
+    return Sizes(embeddings, layers + H * H + H, heads)
 
 
 def _expected(hint: Any, value: Any) -> str | None:

@@ -117,8 +117,8 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config)
-        self.attentions = nn.ModuleList(SelfAttention(config) for _ in range(config.attentions))
-        self.feed_forwards = nn.ModuleList(FeedForward(config) for _ in range(config.feed_forwards))
+        self.attentions = nn.ModuleList(SelfAttention(config) for _ in range(config.blocks("attention")))
+        self.feed_forwards = nn.ModuleList(FeedForward(config) for _ in range(config.blocks("ffn")))
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.blocks_of_layer = config.blocks_of_layer
         # store only each layer's input and recompute the layer in the backward pass (Chen et al. 2016)

@@ -25,7 +25,7 @@ def grown_config(config: AlbertConfig, *, share: Share | None, num_hidden_layers
             f"share={share!r}: the checkpoint has share={config.share!r}, which can become "
             f"{', '.join(looser)}"
         )
-    if layers < config.num_hidden_layers and config.attentions + config.feed_forwards > 2:
+    if layers < config.num_hidden_layers and config.blocks("attention") + config.blocks("ffn") > 2:
         raise ConfigError(
             f"num_hidden_layers={layers}: the checkpoint has {config.num_hidden_layers}, and "
             "layers are only added, unless all share their parameters"
