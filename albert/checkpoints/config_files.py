@@ -80,9 +80,7 @@ def read_tensorflow_config(path: Path, layout: Layout) -> AlbertConfig:
     if values["hidden_act"] == "gelu":
         values["hidden_act"] = "gelu_new"
     if layout == "bright":
-        norm = {"postln": "post", "preln": "pre"}.get(str(content.get("ln_type", "postln")))
-        if norm is None:
-            raise ConfigError(f"{path} has ln_type {content['ln_type']!r}: known are postln and preln")
+        norm = "pre" if content.get("ln_type") == "preln" else "post"
         values |= {"norm": norm, "num_hidden_groups": 1}
     return _build(path, values)
 

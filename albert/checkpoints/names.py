@@ -129,17 +129,11 @@ class Naming:
         else:
             theirs = f"{names[stem]}.{leaf}"
         group, inner = divmod(int(number or 0), self.config.inner_group_num)
-        parts = ("query", "key", "value") if "{part}" in theirs else ("",)
-        return [theirs.format(l=number, g=self._file_group(group), i=inner, part=part) for part in parts]
-
-    def _file_group(self, group: int) -> int:
-        """A group's number in the file; with more groups than layers each layer uses one, with gaps."""
         layers = self.config.num_hidden_layers
-        if self.file_groups <= layers:
-            return group
-        if self.weights_format == "tensorflow-google":
-            return int(group / layers * self.file_groups)
-        return int(group / (layers / self.file_groups))
+        if self.file_groups > layers:  # each layer uses one, with gaps
+            group = group * self.file_groups // layers
+        parts = ("query", "key", "value") if "{part}" in theirs else ("",)
+        return [theirs.format(l=number, g=group, i=inner, part=part) for part in parts]
 
 
 def current_names(names: Iterable[str], prefix: str) -> dict[str, str]:

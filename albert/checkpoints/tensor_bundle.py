@@ -24,7 +24,6 @@ from albert.checkpoints.source import tensorflow_shards
 from data.errors import InputError
 
 _FOOTER_BYTES, _MAGIC = 48, 0xDB4775248B80FB57
-_BLOCK_TRAILER_BYTES = 5  # compression, checksum
 _FLOAT = 1  # tensorflow/core/framework/types.proto
 # tensorflow/core/protobuf/tensor_bundle.proto and framework/tensor_shape.proto, the fields that are read here
 _PROTO = """
@@ -87,16 +86,12 @@ def _read_entries(content: bytes) -> Iterator[tuple[str, Any]]:
 
 def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
     """Yield a block's keys and values; each key shares a prefix with the one before."""
-    block, trailer = content[offset : offset + size], content[offset + size :][:_BLOCK_TRAILER_BYTES]
-    if len(block) < size or len(trailer) < _BLOCK_TRAILER_BYTES or trailer[0]:  # TensorFlow compresses none
-        raise ValueError
+    block = content[offset : offset + size]  # TensorFlow compresses none
     restarts = int.from_bytes(block[-4:], "little")
     end = len(block) - 4 * (restarts + 1)
     key, at = b"", 0
     while at < end:
         (shared, fresh, length), at = _varints(block, at, 3)
-        if shared > len(key) or at + fresh + length > end:
-            raise ValueError
         key = key[:shared] + block[at : at + fresh]
         yield key, block[at + fresh : at + fresh + length]
         at += fresh + length

@@ -37,9 +37,8 @@ class Batch:
         return self.input_ids.numel()
 
     def masked(self) -> tuple[Tensor, Tensor]:
-        """Positions [n] and labels [n] of masked tokens. Raises ValueError for a batch without masks."""
-        if self.masked_index is None or self.masked_labels is None:
-            raise ValueError("a batch without masks has no masked-language-model loss")
+        """Positions [n] and labels [n] of masked tokens."""
+        assert self.masked_index is not None and self.masked_labels is not None, "a batch without masks"
         return self.masked_index, self.masked_labels
 
     def filled(self, count: int) -> Batch:
