@@ -155,12 +155,20 @@ def _token_types(packed: Instances) -> np.ndarray:
 
 
 def mask_batch(
-    batch: Batch, word_starts: np.ndarray, tokenizer: Tokenizer, rule: MaskRule, *, seed: int
+    batch: Batch,
+    tokenizer: Tokenizer,
+    rule: MaskRule | None = None,
+    *,
+    seed: int,
+    word_starts: np.ndarray | None = None,
 ) -> Batch:
-    """A batch with masks drawn for it; the tokens of `word_starts` [T] begin a word."""
+    """A batch with masks drawn for it; by default every token is a word of its own, else those of
+    `word_starts` [T] begin one.
+    """
+    starts = np.ones(batch.tokens, dtype=bool) if word_starts is None else word_starts
     keys = np.arange(batch.sequences, dtype=np.uint64)
-    packed = batch.input_ids.numpy(), word_starts, batch.cu_seqlens.numpy(), keys
-    drawn = draw_masks(*packed, mask_vocabulary(tokenizer), rule, seed=seed, epoch=0)
+    packed = batch.input_ids.numpy(), starts, batch.cu_seqlens.numpy(), keys
+    drawn = draw_masks(*packed, mask_vocabulary(tokenizer), rule or MaskRule(), seed=seed, epoch=0)
     index, labels, put = map(torch.from_numpy, drawn[:3])
     input_ids = batch.input_ids.scatter(0, index, put)
     return replace(batch, input_ids=input_ids, masked_index=index, masked_labels=labels)

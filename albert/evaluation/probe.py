@@ -127,5 +127,6 @@ def probe_sentences(
     for begin in range(0, len(sequences), _BATCH_SENTENCES):
         part = slice(begin, begin + _BATCH_SENTENCES)
         word_starts = np.concatenate(starts[part])
-        batches.append(mask_batch(pack(sequences[part]), word_starts, tokenizer, PROBE_RULE, seed=begin))
+        batch = pack(sequences[part])
+        batches.append(mask_batch(batch, tokenizer, PROBE_RULE, seed=begin, word_starts=word_starts))
     return probe_model(model, batches)
