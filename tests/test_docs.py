@@ -3,6 +3,7 @@
 import ast
 import re
 import shlex
+import shutil
 from functools import cache
 
 import pytest
@@ -46,8 +47,13 @@ def test_the_commands_leave_what_the_pages_say(followed):
 
 
 @pytest.mark.slow
-def test_the_notebook_of_evaluations_runs(followed, monkeypatch):
-    check("evaluation", followed / "workspace", monkeypatch)
+def test_the_notebook_of_evaluations_keeps_comparisons_apart(followed, tmp_path, monkeypatch):
+    workspace = tmp_path / "workspace"
+    shutil.copytree(followed / "workspace", workspace)
+    shutil.rmtree(workspace / "models" / "first")  # the catalog still has the run
+    tables = check("evaluation", workspace, monkeypatch)
+    (means,) = (table for table in tables if "mean" in table)
+    assert "judged" in means  # models of other comparisons may have the same names
 
 
 @pytest.mark.slow
@@ -100,6 +106,7 @@ def test_every_question_is_answered_and_the_answers_agree_with_each_other(follow
     assert len(queries) == 20 and all(answers), [q for q, a in zip(queries, answers, strict=True) if not a]
     fates = {fate: documents for corpus, fate, documents, _ in answers[3] if corpus == "tea"}
     assert sum(fates.values()) == tea and fates["kept"] > max(fates.values()) / 2
+    assert {row[1] for row in answers[18]} == {"first"} and {row[1] for row in answers[19]} == {"judged"}
     shares = dict(answers[13])
     assert abs(sum(shares.values()) - 1) < 1e-9 and 0.75 < shares["[MASK]"] < 0.85
 
