@@ -201,7 +201,7 @@ def _held_out_share(plan: Plan, shards: Sequence[Shard]) -> float:
     if has_catalog(plan.workspace):
         with read_catalog(plan.workspace) as db:
             shares.append(never_trained_share(db))
-    if 0 < documents < _SMALL:
+    if 1 < documents < _SMALL:  # a single one leaves nothing to train on, held out or not
         tables = [pq.read_table(plan.workspace.root / shard.path, columns=["side"]) for shard in shards]
         sides = np.unique(pa.concat_tables(tables)["side"].to_numpy())  # ascending
         fewest = max(1, min(_FEWEST_HELD_OUT, int(_MOST_HELD_OUT * len(sides))))

@@ -65,6 +65,11 @@ def test_what_was_held_out_stays_so_as_a_corpus_grows_and_shrinks_and_another_co
     assert fewer == again & fewer and not again & trained
 
 
+def test_a_single_document_takes_no_more_than_the_largest_share_from_other_corpora(refreshed):
+    _, share = refreshed([max(sample_texts(), key=lambda text: sides_of([text])[0])])
+    assert share == 0.3
+
+
 @pytest.mark.parametrize("before, after", [(40, 400), (100, 1000)])
 def test_nothing_held_out_is_trained_on_after_the_corpus_grew_tenfold(grow, before, after):
     held_out, trained = grow(SENTENCES[:before])
