@@ -84,10 +84,11 @@ class UnigramTokenizer:
         for at, character in enumerate(quoted):
             if character == "\0":
                 continue
-            part = character.lower() if self.lower_case else character
+            part = character
             if not self.keep_accents:
                 decomposed = unicodedata.normalize("NFKD", part)
                 part = "".join(c for c in decomposed if not unicodedata.combining(c))
+            part = part.lower() if self.lower_case else part
             characters.append(part)
             origin += [at] * len(part)
         return "".join(characters), origin
