@@ -47,11 +47,12 @@ def read_json(path: Path) -> dict[str, object]:
 def read_config(path: Path) -> AlbertConfig:
     """Read a config.json. Raises ConfigError for a model that AlbertConfig cannot express."""
     content = read_json(path)
-    kind = content.get("model_type")
+    # a bert_config.json, as published before transformers had model types, says it by its name
+    kind = content.get("model_type") or path.name.partition("_")[0]
     if kind not in MODEL_TYPES:
         raise ConfigError(
-            f"{path} is of model_type {kind!r}: only 'albert', 'bert' and 'ernie' can be loaded; jixu "
-            "fine-tune compares others as they are"
+            f"{path} is of model_type {content.get('model_type')!r}: only 'albert', 'bert' and 'ernie' can "
+            "be loaded (add it to a file that has none); jixu fine-tune compares others as they are"
         )
     if kind == "albert":
         return _build(path, {**_ALBERT_DEFAULTS, **_of_groups(content)})

@@ -2,12 +2,15 @@
 the others.
 """
 
+import json
+
 import pytest
 import torch
 import transformers
 
 from albert.checkpoints import load_model, save_model
 from albert.model import AlbertConfig, PretrainingModel, pack
+from data.errors import ConfigError
 
 SHAPE = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 3, "hidden_act": "relu"}
 
@@ -41,3 +44,15 @@ def test_a_berts_classifier_drops_what_transformers_would(given, read, tmp_path)
     theirs.save_pretrained(tmp_path)
     model, _ = load_model(tmp_path)
     assert model.config.classifier_dropout_prob == theirs.dropout.p == read
+
+
+def test_a_config_without_a_model_type_has_it_in_its_name(tmp_path):
+    model = PretrainingModel(AlbertConfig(**SHAPE, layout="bert", share="none", embedding_size=64))
+    save_model(model, tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    del content["model_type"]
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="model_type None: .*add it to a file that has none"):
+        load_model(tmp_path)
+    (tmp_path / "config.json").rename(tmp_path / "bert_config.json")
+    assert load_model(tmp_path)[0].config == model.config
