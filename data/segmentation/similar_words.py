@@ -79,7 +79,9 @@ def train_similar_words(
 
 
 def _nearest(words: Sequence[str], vectors: np.ndarray, tokenizer: Tokenizer) -> SimilarWords:
-    tokens = [tokenizer.encode(word)[0] for word in words]
+    # after a mark, as in a text: alone, SentencePiece would put a space before a word
+    encoded = (tokenizer.encode(f"，{word}") for word in words)
+    tokens = [ids[starts > 0] for ids, starts in encoded]
     usable = [len(ids) > 0 and not (ids == tokenizer.unknown_id).any() for ids in tokens]
     lengths = np.array([len(ids) if good else 0 for ids, good in zip(tokens, usable, strict=True)])
     spellings: dict[bytes, int] = {}

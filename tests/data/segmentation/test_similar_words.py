@@ -6,6 +6,7 @@ import pytest
 from data.catalog import open_workspace
 from data.instances import read_info, word_keys
 from data.segmentation import train_similar_words
+from data.tokenization import train_tokenizer
 from tests.corpora import refresh_here, refresh_settings
 from tests.data.helpers import SEGMENTER
 
@@ -29,6 +30,13 @@ def test_similar_words_have_the_same_number_of_tokens_and_are_deterministic(toke
         at = np.searchsorted(first.keys, word_keys(ids, np.array([0]), np.array([len(ids)]))[0])
         stand_in = first.input_ids[first.offsets[at] : first.offsets[at + 1]]
         assert len(stand_in) == len(ids) and stand_in.tolist() != ids.tolist()
+
+
+def test_similar_words_of_sentencepiece_are_spelt_as_inside_a_sentence():
+    tokenizer = train_tokenizer(TEXT.split("\n"), kind="sentencepiece", vocab_size=60)
+    similar = train_similar_words(lambda: [TEXT], SEGMENTER, tokenizer, seed=0)
+    pieces = [tokenizer.vocabulary[number] for number in similar.input_ids]
+    assert len(similar.keys) > 5 and not any(piece.startswith("\u2581") for piece in pieces)
 
 
 @pytest.mark.parametrize("objective", ["roberta", "macbert", "spanbert"])
