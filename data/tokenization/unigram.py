@@ -120,7 +120,7 @@ def train_unigram(texts: Iterable[str], vocab_size: int) -> UnigramTokenizer:
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
+            sentence_iterator=(text.lower() for text in texts),  # as the tokenizer reads them
             model_writer=model,
             vocab_size=vocab_size,
             hard_vocab_limit=False,

@@ -28,6 +28,13 @@ def test_a_vocabulary_smaller_than_its_texts_characters_leaves_out_the_rarest():
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+def test_a_vocabulary_is_learnt_in_lower_case_as_texts_are_read(kind):
+    text = "茶 THE TEA is picked early and DRIED slowly over a small fire"
+    trained = train_tokenizer([text] * 3, kind=kind, vocab_size=60)
+    assert trained.unknown_id not in trained.encode(text)[0]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
 def test_the_same_text_gives_the_same_files(kind, tmp_path):
     for name in ("once", "again"):
         text = iter(["茶 the tea is picked early and dried slowly over a small fire"] * 3)
