@@ -1,4 +1,5 @@
 from .checkpoints import load_pretrained as load_pretrained
+from .checkpoints import save_pretrained as save_pretrained
 from .evaluation import Comparison as Comparison
 from .finetuning import FineTuneSettings as FineTuneSettings
 from .finetuning import fine_tune as fine_tune

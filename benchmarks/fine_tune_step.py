@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import transformers
 
-from albert.checkpoints import load_pretrained, save_model
+from albert.checkpoints import load_pretrained, save_pretrained
 from albert.finetuning import (
     Candidate,
     FineTuneOptimizer,
@@ -54,7 +54,7 @@ def random_checkpoint(texts: Sequence[str], folder: Path) -> Path:
     """Save a tiny model with random weights and a vocabulary of every character."""
     entries = make_vocabulary(list(texts), folder).read_text("utf-8").splitlines()
     torch.manual_seed(0)
-    save_model(PretrainingModel(AlbertConfig.preset("tiny", vocab_size=len(entries))), folder)
+    save_pretrained(PretrainingModel(AlbertConfig.preset("tiny", vocab_size=len(entries))), None, folder)
     return folder
 
 

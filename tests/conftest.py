@@ -29,7 +29,7 @@ from unittest.mock import patch
 import hypothesis
 import pytest
 
-from albert.checkpoints import save_model
+from albert.checkpoints import save_pretrained
 from albert.model import AlbertConfig, PretrainingModel
 from data.cleaning import split_sentences
 from data.tokenization import WordPieceTokenizer
@@ -145,7 +145,7 @@ def small_model(tokenizer: WordPieceTokenizer, **changes: object) -> Pretraining
 
 def save_small_model(folder: Path, tokenizer: WordPieceTokenizer, **changes: object) -> Path:
     """Save a `small_model` with its tokenizer; returns the folder."""
-    save_model(small_model(tokenizer, **changes), folder, tokenizer)
+    save_pretrained(small_model(tokenizer, **changes), tokenizer, folder)
     return folder
 
 

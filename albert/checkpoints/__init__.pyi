@@ -16,7 +16,7 @@ from .loading import read_checkpoint as read_checkpoint
 from .saving import Head as Head
 from .saving import read_head as read_head
 from .saving import record_sources as record_sources
-from .saving import save_model as save_model
+from .saving import save_pretrained as save_pretrained
 from .saving import save_tensors as save_tensors
 from .saving import save_with_head as save_with_head
 from .source import HUB_PREFIX as HUB_PREFIX

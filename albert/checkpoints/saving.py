@@ -51,13 +51,13 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     path.chmod(path.parent.stat().st_mode & 0o666)
 
 
-def save_model(
+def save_pretrained(
     model: PretrainingModel,
-    folder: Path,
-    tokenizer: Tokenizer | Path | None = None,
+    tokenizer: Tokenizer | Path | None,
+    path: Path | str,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Write config.json, model.safetensors and the tokenizer's files; a tied decoder is not written again.
+    """Write config.json, model.safetensors and the tokenizer's files into a folder, made if it is not there.
 
     transformers reads them as ALBERT (google layout, whole layers shared or none) or BERT (bert layout,
     nothing shared), with LayerNorm after each block; only jixu reads other models. If `tokenizer` is a
@@ -69,7 +69,7 @@ def save_model(
         _, (copy, bias) = COPIES[model.config.file_format].items()
         tensors[copy] = tensors[bias].clone()
     tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
-    _write(folder, tensors, to_file(model.config), tokenizer)
+    _write(Path(path), tensors, to_file(model.config), tokenizer)
 
 
 def check_new(target: Path) -> None:
@@ -90,7 +90,7 @@ def save_new(
     check_new(target)
     writing = target.with_name(f"{target.name}.{os.getpid()}.writing")
     try:
-        save_model(model, writing, tokenizer, dtype)
+        save_pretrained(model, tokenizer, writing, dtype)
         record_sources(writing, made_from)
         os.replace(writing, target)
         sync(target.parent)

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from albert.batching import DataState, Shape
-from albert.checkpoints import save_model, save_tensors
+from albert.checkpoints import save_pretrained, save_tensors
 from albert.model import PretrainingObjective
 from albert.pretraining.sentinel import Trend
 from data.errors import InputError
@@ -138,7 +138,7 @@ def _write(
     state: TrainerState,
     tokenizer_folder: Path | None,
 ) -> None:
-    save_model(objective.model, folder, tokenizer_folder)
+    save_pretrained(objective.model, tokenizer_folder, folder)
     # by the parameter's number and the value's name
     values = optimizer.state_dict()["state"]
     tensors = {f"{number}.{name}": value.cpu() for number, of in values.items() for name, value in of.items()}

@@ -4,7 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from albert.batching import InstanceStream
-from albert.checkpoints import save_model
+from albert.checkpoints import save_pretrained
 from albert.optim import adamw
 from data.catalog import open_workspace, sample_shards
 from data.refresh import GateRules
@@ -48,7 +48,7 @@ def test_a_model_that_learnt_the_older_ones_by_heart_finds_the_added_ones_harder
             optimizer.zero_grad()
             model(batch).loss.backward()
             optimizer.step()
-    save_model(model, tmp_path / "knows", tokenizer)
+    save_pretrained(model, tokenizer, tmp_path / "knows")
     random = added_mlm_loss(workspace, "茶", save_small_model(tmp_path / "random", tokenizer))
     assert abs(random) < 0.3  # what knows nothing finds both alike
     assert added_mlm_loss(workspace, "茶", tmp_path / "knows") > random + 0.3

@@ -1,7 +1,7 @@
 import torch
 from safetensors.torch import load_file, save_file
 
-from albert.checkpoints import load_model, load_pretrained, save_model
+from albert.checkpoints import load_model, load_pretrained, save_pretrained
 from data.tokenization import WordPieceTokenizer
 from tests.commands import refused, run_here
 from tests.conftest import save_small_model, small_model
@@ -16,7 +16,7 @@ def saved(folder, tokenizer, value):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(value)
-    save_model(model, folder, tokenizer)
+    save_pretrained(model, tokenizer, folder)
     return folder
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from albert.checkpoints import load_model, load_pretrained, read_checkpoint, save_model
+from albert.checkpoints import load_model, load_pretrained, read_checkpoint, save_pretrained
 from albert.finetuning import (
     FineTuneOptimizer,
     FineTuneRunning,
@@ -242,7 +242,7 @@ def test_diff_is_silent_of_equal_ones_and_names_what_differs(tmp_path, tokenizer
     with torch.no_grad():
         model.encoder.pooler.bias[3] += 0.5
         model.sop.weight *= 2
-    save_model(model, tmp_path / "b")
+    save_pretrained(model, None, tmp_path / "b")
     done = run("diff", source, tmp_path / "b")
     assert done.returncode == 1 and len(done.stdout.splitlines()) == 3
     bias = "encoder.pooler.bias: largest difference 0.5, the first is 0"
@@ -265,7 +265,7 @@ def test_terms_begin_as_the_mean_of_their_pieces_and_open_in_transformers(tmp_pa
     model, _ = load_model(source)
     with torch.no_grad():
         model.mlm.bias.normal_()
-    save_model(model, source)
+    save_pretrained(model, None, source)
     (tmp_path / "terms.txt").write_text("采茶\n茶\n", encoding="utf-8")
     done = run("convert", source, tmp_path / "b", "--terms", tmp_path / "terms.txt")
     assert done.returncode == 0 and "1 of 2 terms added" in done.stdout

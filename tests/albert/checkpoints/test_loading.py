@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from albert.checkpoints import load_model, save_model
+from albert.checkpoints import load_model, save_pretrained
 from albert.model import AlbertConfig, PretrainingModel, pack
 from data.errors import ConfigError
 
@@ -28,7 +28,7 @@ def test_what_transformers_would_change_comes_back_the_same(change, tmp_path):
     torch.manual_seed(0)
     config = AlbertConfig(**{"vocab_size": 50, "max_position_embeddings": 96, **SHAPE, **change})
     model = PretrainingModel(config).eval()
-    save_model(model, tmp_path)
+    save_pretrained(model, None, tmp_path)
     again, report = load_model(tmp_path)
     assert again.config == config and not report.new and not report.unused
     batch = pack([[1, 2, 3, 4], [5, 6]])
@@ -48,7 +48,7 @@ def test_a_berts_classifier_drops_what_transformers_would(given, read, tmp_path)
 
 def test_a_config_without_a_model_type_has_it_in_its_name(tmp_path):
     model = PretrainingModel(AlbertConfig(**SHAPE, layout="bert", share="none", embedding_size=64))
-    save_model(model, tmp_path)
+    save_pretrained(model, None, tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     del content["model_type"]
     (tmp_path / "config.json").write_text(json.dumps(content))

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from albert.batching import InstanceStream, is_held_out
-from albert.checkpoints import PADDING_OF_TABLES, save_model
+from albert.checkpoints import PADDING_OF_TABLES, save_pretrained
 from albert.evaluation import Cloze, HeldOut, measure_intrinsic
 from albert.evaluation.held_out import flip_segments
 from albert.evaluation.intrinsic import HELD_OUT_TOKENS
@@ -37,7 +37,7 @@ def test_a_cloze_word_is_right_when_all_of_its_tokens_are(tokenizer, tmp_path):
     tea, scent = (tokenizer.vocabulary.index(c) for c in "茶香")
     with torch.no_grad():  # says 茶 whatever it is asked
         model.mlm.bias[tea] = 1e4
-    save_model(model, tmp_path / "m", tokenizer)
+    save_pretrained(model, tokenizer, tmp_path / "m")
     asked = [
         Cloze("采茶要早", "茶"),
         Cloze("茶香山高", "茶香"),
@@ -72,7 +72,7 @@ def test_cost_is_that_of_the_model_with_its_head(candidate):
 
 def test_figures_are_of_every_masked_token_of_the_held_out_documents_alone(corpus, tokenizer, tmp_path):
     model = small_model(tokenizer, hidden_dropout_prob=0.5)
-    save_model(model, tmp_path / "m", tokenizer)
+    save_pretrained(model, tokenizer, tmp_path / "m")
     losses, right, orders = [], [], []
     stream = InstanceStream(corpus.shards, batch_tokens=700, held_out_share=SHARE)
     batches = list(stream.held_out_batches(HELD_OUT_TOKENS))
@@ -107,14 +107,14 @@ def test_a_corpus_that_a_model_cannot_read_is_not_asked_about(corpus, tokenizer,
     larger = WordPieceTokenizer([*known, *(f"[unused{n}]" for n in range(500, 500 + PADDING_OF_TABLES))])
     smaller = WordPieceTokenizer(known[:-1])
     for words, name in ((larger, "larger"), (smaller, "smaller")):
-        save_model(small_model(words), tmp_path / name, words)
+        save_pretrained(small_model(words), words, tmp_path / name)
     short = save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=64)
     for folder in (tmp_path / "larger", tmp_path / "smaller", short):
         found = measure_intrinsic(folder, domain=corpus, general=corpus)
         assert found.domain_mlm_loss is None and found.general_mlm_accuracy is None
     # a table may be a little larger than its vocabulary, to be even
     padded = small_model(tokenizer, vocab_size=tokenizer.vocab_size + PADDING_OF_TABLES - 1)
-    save_model(padded, tmp_path / "padded", tokenizer)
+    save_pretrained(padded, tokenizer, tmp_path / "padded")
     assert measure_intrinsic(tmp_path / "padded", domain=corpus, general=None).domain_mlm_loss > 0
 
 

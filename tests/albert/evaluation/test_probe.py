@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from albert.batching import InstanceStream
-from albert.checkpoints import load_model, save_model
+from albert.checkpoints import load_model, save_pretrained
 from albert.evaluation import PROBE_RULE, Probe, probe_model, probe_sentences
 from albert.model import AlbertConfig, PretrainingModel, pack
 from albert.optim import adamw
@@ -61,7 +61,7 @@ def counting():
 
 def probed(model, tmp_path, wrong=None):
     """The probe of the model as it comes back from a file whose config says something else."""
-    save_model(model, tmp_path)
+    save_pretrained(model, None, tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**content, **(wrong or {})}))
     return probe_model(load_model(tmp_path)[0], [counting_batch(10_000)])

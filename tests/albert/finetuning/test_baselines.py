@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from albert.checkpoints import load_pretrained, save_model
+from albert.checkpoints import load_pretrained, save_pretrained
 from albert.evaluation import chance_of
 from albert.finetuning import baseline_runs, fine_tune, read_task
 from albert.finetuning.baselines import rule_runs
@@ -101,7 +101,7 @@ def test_a_model_below_a_simple_method_is_named_at_the_top(tmp_path, model_folde
 def test_random_weights_are_the_seeds_whatever_the_model_has_learnt(tmp_path, model_folder, tokenizer):
     model, _ = load_pretrained(model_folder)
     initialize(model, 0.5)
-    save_model(model, tmp_path / "other", tokenizer)
+    save_pretrained(model, tokenizer, tmp_path / "other")
     path = table(tmp_path / "t.tsv", "text label", [("香茶", 1), ("苦水", 0)])
     found = []
     for folder in (model_folder, tmp_path / "other"):
