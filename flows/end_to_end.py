@@ -20,7 +20,7 @@ from albert.checkpoints import find_source, names_checkpoint
 from albert.evaluation import Comparison
 from albert.pretraining import PretrainResult, read_settings
 from albert.tasks import load_task, read_split
-from data.cleaning import GuardRules
+from data.cleaning import GuardRules, find_leak
 from data.files import write_text
 from data.options import values_of
 from data.refresh import GateRules, InstanceRules
@@ -97,23 +97,31 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
 
 def guard_of(options: EndToEndOptions) -> GuardRules:
     """The rules with the text of dev and test."""
-    write = partial(write_texts, str(options.task))
+    write, folder = partial(write_guard, str(options.task)), Path(options.workspace) / "experiments"
     files = [
-        write_files(
-            split, partial(write, path, Path(options.workspace) / f"experiments/end-to-end-{split}.jsonl")
-        )
+        write_files(split, partial(write, path, folder / f"end-to-end-{split}.jsonl"))
         for split, path in (("dev", options.dev), ("test", options.test))
         if path
     ]
-    return replace(options.guard, files=(*options.guard.files, *files))
+    return replace(options.guard, files=(*options.guard.files, *filter(None, files)))
 
 
-def write_texts(task: str, path: str, target: Path) -> str:
-    """Write the texts of a task's file, without labels and groups, as documents; returns the file."""
-    _, found = read_split(Path(path), load_task(task), is_labelled=False)
-    lines = [json.dumps({"text": text}) for example in found.examples for text in example.texts()]
-    write_text(target, "\n".join(lines) + "\n")
+def write_guard(task: str, path: str, target: Path) -> str | None:
+    """Write the texts of a task's file for a guard, an example a row, without labels and groups.
+
+    Returns the file, or None if all texts are too short to be found in a corpus.
+    """
+    rows = read_texts(task, path)
+    if not find_leak(rows, ()).texts:
+        return None
+    write_text(target, "".join(json.dumps({"text": row}) + "\n" for row in rows))
     return str(target)
+
+
+def read_texts(task: str, path: str) -> list[tuple[str, ...]]:
+    """The texts of each example of a task's file."""
+    _, found = read_split(Path(path), load_task(task), is_labelled=False)
+    return [example.texts() for example in found.examples]
 
 
 def make_corpus(

@@ -5,6 +5,7 @@ the text of each of two fields. Every arm is judged on the tasks of both fields,
 control. What an earlier run made is used again; what does not fit into the time is left out and named.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +26,7 @@ from data.options import values_of
 from data.refresh import GateRules
 from data.workspace import Workspace
 from flows.continued_pretraining import continued_pretraining
-from flows.end_to_end import finished, vocabulary, write_files, write_texts
+from flows.end_to_end import finished, read_texts, vocabulary, write_files, write_guard
 from flows.fine_tune import ModelFacts, compare, record
 from flows.orchestration import (
     CorporaOptions,
@@ -134,14 +135,16 @@ def make_corpora(options: ExperimentOptions) -> None:
     """A corpus of general text, and of each field one of its text and one of its task's, all guarded."""
     fields, folder = (options.first, options.second), experiment_folder(options)
     sources = {GENERAL: options.general, **{one.name: one.text for one in fields}}
-    guard = []
+    guard: list[str] = []
     for one in fields:
-        train, dev, test = (
-            write_files(one.name, partial(write_texts, one.task, path, folder / f"{one.name}-{split}.jsonl"))
-            for split, path in (("train", one.train), ("dev", one.dev), ("test", one.test))
+        file = folder / f"{one.name}-train.jsonl"
+        sources[f"{one.name}-task"] = (
+            write_files(one.name, partial(write_texts, one.task, one.train, file)),
         )
-        sources[f"{one.name}-task"] = (train,)
-        guard += [dev, test]
+        for split, path in (("dev", one.dev), ("test", one.test)):
+            file = folder / f"{one.name}-{split}.jsonl"
+            if written := write_files(one.name, partial(write_guard, one.task, path, file)):
+                guard.append(written)
     for name, source in sources.items():
         refresh_corpus(
             corpus=name,
@@ -153,6 +156,13 @@ def make_corpora(options: ExperimentOptions) -> None:
             workers=options.workers,
             workspace=options.workspace,
         )
+
+
+def write_texts(task: str, path: str, target: Path) -> str:
+    """Write the texts of a task's file, without labels and groups, as documents; returns the file."""
+    lines = [json.dumps({"text": text}) for row in read_texts(task, path) for text in row]
+    write_text(target, "\n".join(lines) + "\n")
+    return str(target)
 
 
 def experiment_folder(options: ExperimentOptions) -> Path:
