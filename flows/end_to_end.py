@@ -39,8 +39,10 @@ from flows.orchestration import (
     publish_report,
     repeat_command,
     run_as_command,
+    say,
     step,
 )
+from flows.refresh_corpus import describe as describe_refresh
 from flows.refresh_corpus import refresh_corpus
 from flows.train_tokenizer import train_tokenizer
 
@@ -127,8 +129,8 @@ def read_texts(task: str, path: str) -> list[tuple[str, ...]]:
 def make_corpus(
     name: str, sources: Sequence[str], vocab: str, guard: GuardRules, options: EndToEndOptions
 ) -> None:
-    """Refresh one of the run's corpora."""
-    refresh_corpus(
+    """Refresh one of the run's corpora, and say at once what it holds and what was left out of it."""
+    outcome = refresh_corpus(
         corpus=name,
         source=tuple(sources),
         tokenizer=vocab,
@@ -140,6 +142,7 @@ def make_corpus(
         # the corpora are what is given now, whatever they were in another run
         gates=GateRules(max_lost_documents=1.0, max_unknown_share=options.text.max_unknown_share),
     )
+    say(describe_refresh(outcome))
 
 
 def pretrain(corpus: str, init: str, steps: int, options: EndToEndOptions) -> PretrainResult:

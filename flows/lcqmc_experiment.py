@@ -41,8 +41,10 @@ from flows.orchestration import (
     publish_report,
     repeat_command,
     run_as_command,
+    say,
     step,
 )
+from flows.refresh_corpus import describe as describe_refresh
 from flows.refresh_corpus import refresh_corpus
 
 GENERAL = "general"
@@ -146,7 +148,7 @@ def make_corpora(options: ExperimentOptions) -> None:
             if written := write_files(one.name, partial(write_guard, one.task, path, file)):
                 guard.append(written)
     for name, source in sources.items():
-        refresh_corpus(
+        outcome = refresh_corpus(
             corpus=name,
             source=source,
             tokenizer=vocabulary(options.init, (), 0, options.workspace),
@@ -156,6 +158,7 @@ def make_corpora(options: ExperimentOptions) -> None:
             workers=options.workers,
             workspace=options.workspace,
         )
+        say(describe_refresh(outcome))
 
 
 def write_texts(task: str, path: str, target: Path) -> str:

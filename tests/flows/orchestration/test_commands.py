@@ -196,6 +196,7 @@ def test_the_whole_way_in_one_flow(tmp_path, prefect_server, vocabulary_file):
     given += ["--fine-tuning.optimizer.max-restarts", 0]
     done = run_here("end-to-end", *given, **prefect_server)
     assert done.returncode == 0, done.stderr
+    assert f"{len(read)} in_evaluation_set" in done.stderr
     lines = done.stdout.strip().splitlines()
     assert len(lines) == 16 and lines[-1].startswith("report ")
     kept = [Path(line.split(": seed")[0].removeprefix("model ")) for line in lines[-3:-1]]
