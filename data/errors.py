@@ -1,8 +1,10 @@
-"""Mistakes that a user can mend: shown as one line without a traceback, exit code 2."""
+"""Mistakes that a user can mend, and a disk's trouble: shown as one line without a traceback, exit code 2."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import re
 
 _user_info = re.compile(r"(?<=://)[^\s/?#'\"]+@")
@@ -24,6 +26,17 @@ def masked(text: str) -> str:
 
     storable = text.encode("utf-8", "backslashreplace").decode()
     return _query.sub(hashed, _user_info.sub("***@", storable))
+
+
+def disk_trouble(error: BaseException) -> str | None:
+    """A line on an error that is the disk's, whichever library met it; None for any other."""
+    number = getattr(error, "errno", None)
+    # DuckDB and Arrow hand on the system's words, not its number
+    if number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error):
+        return "the disk is full: what was committed before is whole; make room and run the same again"
+    if number in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"{getattr(error, 'filename', None)} cannot be written to or read ({os.strerror(number)})"
+    return None
 
 
 class UserError(ValueError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError, Group, Parameter
 from pydantic.fields import FieldInfo
 
-from data.errors import UserError
+from data.errors import UserError, disk_trouble
 
 if TYPE_CHECKING:
     from cyclopts.help import HelpPanel
@@ -63,12 +63,15 @@ def _run(app: App, tokens: Sequence[str], name: str) -> int:
     try:
         status = app(tokens, exit_on_error=False, print_error=False)
         return status if isinstance(status, int) else 0
-    except (CycloptsError, UserError) as error:
-        print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_USER_ERROR
     except KeyboardInterrupt:
         print(f"{name}: stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except Exception as error:
+        line = str(error) if isinstance(error, CycloptsError | UserError) else disk_trouble(error)
+        if line is None:
+            raise
+        print(f"{name}: {' '.join(line.split())}", file=sys.stderr)
+        return EXIT_USER_ERROR
 
 
 def run_piped(command: Callable[[], int]) -> int:

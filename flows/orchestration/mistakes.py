@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import re
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from cyclopts import CycloptsError
 from pydantic import ValidationError
 
-from data.errors import UserError, masked
+from data.errors import UserError, disk_trouble, masked
 from data.options import faults, names_of
 from flows.orchestration.logs import log
 from flows.orchestration.settings import JOBS
@@ -56,17 +55,6 @@ def _prefect_trouble(error: BaseException) -> str | None:
     # Prefect has no class for it
     if isinstance(error, RuntimeError) and "ephemeral Prefect API server" in str(error):
         return "Prefect's short-lived server did not start in time: try again when the machine is less busy"
-    return None
-
-
-def disk_trouble(error: BaseException) -> str | None:
-    """A line on an error that is the disk's, whichever library met it; None for any other."""
-    number = getattr(error, "errno", None)
-    # DuckDB and Arrow hand on the system's words, not its number
-    if number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error):
-        return "the disk is full: what was committed before is whole; make room and run the same again"
-    if number in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return f"{getattr(error, 'filename', None)} cannot be written to or read ({os.strerror(number)})"
     return None
 
 

@@ -62,8 +62,9 @@ def test_a_disk_that_fills_up_stops_a_refresh_and_loses_nothing(tmp_path, texts,
 
 def test_a_read_only_disk_is_refused_and_can_still_be_read(tmp_path, texts):
     done = on_small_disk(tmp_path / "disk", "read_only_disk.sh", **texts)
-    assert done.stdout.count("code 2") == 3, done.stdout + done.stderr
+    assert done.stdout.count("code 2") == 4, done.stdout + done.stderr
     refused = [line for line in done.stderr.splitlines() if "cannot be written to" in line]
-    assert [line.split(":")[0] for line in refused] == ["refresh-corpus", "continued-pretraining", "serve"]
+    commands = ["refresh-corpus", "continued-pretraining", "serve", "corpus"]
+    assert [line.split(":")[0] for line in refused] == commands
     assert "cannot be written to: choose another --workspace" in done.stdout
     assert "'read'" in done.stdout.splitlines()[-1], done.stdout

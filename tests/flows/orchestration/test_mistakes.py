@@ -8,8 +8,8 @@ import pytest
 from prefect.exceptions import ParameterTypeError
 from prefect.task_engine import TaskRunTimeoutError
 
-from data.errors import InputError, UserError
-from flows.orchestration.mistakes import disk_trouble, drop_tracebacks, explain
+from data.errors import InputError, UserError, disk_trouble
+from flows.orchestration.mistakes import drop_tracebacks, explain
 from kernels import KernelError
 from tests.flows.orchestration.test_options import flow_of
 
