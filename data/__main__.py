@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data.errors import InputError
 from data.segmentation import MIN_COHESION, MIN_COUNT, MIN_FREEDOM
 from data.terminal import make_app, run_app
-from data.workspace import Workspace, default_workspace, local_folder
+from data.workspace import Workspace, default_place, local_folder
 
 if TYPE_CHECKING:
     from data.publication import Manifest
@@ -19,17 +19,19 @@ app = make_app("corpus", "Keep a workspace tidy, find new words of a field, copy
 
 
 @app.command
-def gc(*, keep: int = 1, dry_run: bool = False, workspace: Path | None = None) -> None:
+def gc(*, keep: int = 1, dry_run: bool = False, workspace: str | None = None) -> None:
     """Remove old versions, and files that no version uses.
 
     Args:
         keep: Newest versions of each corpus to keep.
         dry_run: Print what would be removed, and remove nothing.
-        workspace: Folder of the workspace.
+        workspace: Folder or URL of the workspace.
     """
     from data.catalog import collect_garbage
+    from data.publication import working_copy
 
-    gone = collect_garbage(Workspace(workspace or default_workspace()), keep=keep, dry_run=dry_run)
+    with working_copy(workspace or default_place(), read_only=dry_run) as folder:
+        gone = collect_garbage(Workspace(Path(folder)), keep=keep, dry_run=dry_run)
     for corpus, version in gone.versions:
         print(f"{corpus} version {version}")
     done = "would go" if dry_run else "gone"
@@ -37,30 +39,34 @@ def gc(*, keep: int = 1, dry_run: bool = False, workspace: Path | None = None) -
 
 
 @app.command
-def remove(corpus: str, /, *, workspace: Path | None = None) -> None:
+def remove(corpus: str, /, *, workspace: str | None = None) -> None:
     """Remove a corpus; models and reports made from it stay.
 
     Args:
         corpus: Name of the corpus.
-        workspace: Folder of the workspace.
+        workspace: Folder or URL of the workspace.
     """
     from data.catalog import remove_corpus
+    from data.publication import working_copy
 
-    runs = remove_corpus(Workspace(workspace or default_workspace()), corpus)
+    with working_copy(workspace or default_place()) as folder:
+        runs = remove_corpus(Workspace(Path(folder)), corpus)
     print(f"{corpus} is gone" + (f"; models pretrained on it stay: {', '.join(runs)}" if runs else ""))
 
 
 @app.command
-def compact(*, corpus: str, workspace: Path | None = None) -> None:
+def compact(*, corpus: str, workspace: str | None = None) -> None:
     """Merge a corpus's small shards.
 
     Args:
         corpus: Name of the corpus.
-        workspace: Folder of the workspace.
+        workspace: Folder or URL of the workspace.
     """
     from data.catalog import compact
+    from data.publication import working_copy
 
-    version = compact(Workspace(workspace or default_workspace()), corpus)
+    with working_copy(workspace or default_place()) as folder:
+        version = compact(Workspace(Path(folder)), corpus)
     print(f"{corpus} version {version.version}" if version else "nothing to merge")
 
 
@@ -75,7 +81,7 @@ def words(
     min_cohesion: float = MIN_COHESION,
     min_freedom: float = MIN_FREEDOM,
     limit: int = 1000,
-    workspace: Path | None = None,
+    workspace: str | None = None,
 ) -> None:
     """Find new words of a field in a corpus or in raw text.
 
@@ -88,18 +94,20 @@ def words(
         min_cohesion: Least cohesion of a word, in bits.
         min_freedom: Least entropy of the characters on either side of a word, in bits.
         limit: Maximum number of words to write.
-        workspace: Folder of the workspace.
+        workspace: Folder or URL of the workspace.
     """
     from data.catalog import open_workspace
+    from data.publication import working_copy
     from data.refresh import read_sentences
     from data.segmentation import Segmenter, discover_words, write_dictionary
     from data.sources import find_files
 
     if bool(corpus) == bool(source):
         raise InputError("give either --corpus or --source")
-    with open_workspace(workspace) if corpus else nullcontext() as statistics:
-        if corpus and statistics:
-            texts = statistics.texts(corpus)
+    with ExitStack() as stack:
+        if corpus:
+            folder = stack.enter_context(working_copy(workspace or default_place(), read_only=True))
+            texts = stack.enter_context(open_workspace(Path(folder))).texts(corpus)
         else:
             texts = read_sentences([uri for name in source for uri in find_files(name)])
         new = discover_words(

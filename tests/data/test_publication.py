@@ -200,6 +200,16 @@ def test_files_that_no_manifest_lists_are_removed(url, settings, tmp_path):
     assert instances(tmp_path / "two") == instances(tmp_path / "one")
 
 
+def test_a_corpus_is_removed_from_a_published_workspace(url, settings, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    send(url, tmp_path / "one")
+    assert run_app(app, ["gc", "--dry-run", "--workspace", url]) == 0
+    assert run_app(app, ["remove", "tea", "--workspace", url]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "tea is gone"
+    get(url, tmp_path / "two")
+    assert instances(tmp_path / "two") == [(0, 0)]
+
+
 def test_of_two_writers_one_is_refused(url, settings, tmp_path, s3, capsys):
     here, there = PreloadedContext().Pipe()
     other = start(hold_lock, url, there)
