@@ -23,7 +23,7 @@ from data.catalog.versions import (
 )
 from data.errors import InputError
 from data.instances import SHARD_CHARACTERS, Shard, read_shard, write_shard
-from data.locks import corpus_lock
+from data.locks import corpus_lock, hold
 from data.workspace import Workspace, check_name
 
 
@@ -71,13 +71,16 @@ def remove_corpus(workspace: Workspace, corpus: str) -> list[str]:
     """Remove a corpus with all its versions, and the share of documents that is not trained on for its sake.
 
     Models and reports made from it stay. Returns the runs that were pretrained on it. Raises InputError if
-    there is no such corpus, or it is being refreshed.
+    there is no such corpus, or it is being refreshed or trained on.
     """
-    with locked(workspace, corpus):
+    with locked(workspace, corpus), ExitStack() as trainings:
         with read_catalog(workspace) as db:
             require_version(db, corpus)
             query = "select run from pretraining_runs where corpus = ? order by run"
             runs = [run for (run,) in db.execute(query, [corpus]).fetchall()]
+        for run in runs:
+            busy = f"{run} is being trained on corpus {corpus!r}: wait for it to end, or stop it first"
+            trainings.enter_context(hold(workspace.lock(f"run-{run}"), busy))
         with write_catalog(workspace) as db:
             for table in ("corpora", "versions", "sources", "shards", "version_shards", "funnel"):
                 db.execute(f"delete from {table} where corpus = ?", [corpus])

@@ -4,9 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from data.catalog import collect_garbage, compact, locked, never_trained_share, read_catalog, record_run
+from data.catalog import (
+    collect_garbage,
+    compact,
+    locked,
+    never_trained_share,
+    read_catalog,
+    record_run,
+    remove_corpus,
+)
 from data.errors import InputError
 from data.instances import verify
+from data.locks import hold
 from data.refresh import GateRules, build_batch, commit, divide, plan_refresh, read_batch
 from data.workspace import Workspace
 from flows.__main__ import main
@@ -166,6 +175,20 @@ def test_a_corpus_is_removed_with_the_share_that_it_held_out(settings, capsys):
     assert not refresh_here(settings).is_new
     assert main(["corpus", "remove", "trial", *workspace]) == 2
     assert "no corpus 'trial'" in capsys.readouterr().err
+
+
+def test_a_corpus_is_not_removed_while_a_training_reads_it(settings):
+    place = Workspace(settings.workspace)
+    record_run(
+        place, run="r", corpus="tea", version=1, init="tiny", settings={},
+        status="running", steps=0, tokens=0, metrics={}, checkpoints=[],
+    )  # fmt: skip
+    before = files(place.root)
+    refusal = "r is being trained on corpus 'tea'"
+    with hold(place.lock("run-r"), "taken"), pytest.raises(InputError, match=refusal):
+        remove_corpus(place, "tea")
+    assert files(place.root) == before
+    assert remove_corpus(place, "tea") == ["r"]
 
 
 @pytest.mark.parametrize("name", ["..", "../..", "", "tea/../tea"])
