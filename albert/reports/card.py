@@ -83,9 +83,8 @@ def _of_pretraining(report: Report, licences: Mapping[str, str]) -> _Own:
         "tags": ["jixu", "continued-pretraining" if result.probe else "pretraining"],
         "base_model": _on_hub(start),
     }
-    if is_checkpoint := "/" in start:
-        settings["init"] = "/".join(Path(start).parts[-2:])
-    hidden = {"run_folder", "never_trained_share", *({"init_weights"} if is_checkpoint else ())}
+    settings["init"] = "/".join(Path(start).parts[-2:])
+    hidden = {"run_folder", "never_trained_share", *({"init_weights"} if result.probe else ())}
     recipe = {
         name: value
         for name, value in settings.items()

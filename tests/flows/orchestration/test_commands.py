@@ -142,6 +142,7 @@ def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server
     (checkpoint,) = workspace.glob("models/*/checkpoint-6")
     card = write_card(checkpoint, source_licences={"general": "cc0-1.0"}).read_text(encoding="utf-8")
     assert "| tea, version 1 |" in card and "| general, version 1 |" in card and "cc0-1.0" in card
+    assert "init_weights" not in card  # a checkpoint has weights
     asked = ["--task", "topics", *few_examples(tmp_path), "--seeds", "0,1"]
     asked += ["--model", checkpoint, "--model", checkpoint]
     asked += ["--optimizer.max-restarts", 0, "--epochs", 1, "--learning-rate", 1e-4]
