@@ -84,7 +84,9 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     vocab = options.tokenizer or vocabulary(
         options.init, [*options.general, *options.domain], options.text.vocab_size, options.workspace
     )
-    guard, base = guard_of(options), None
+    splits = (str(options.task), str(options.dev), options.test)
+    files = guard_files("end-to-end", *splits, options.workspace)
+    guard, base = replace(options.guard, files=(*options.guard.files, *files)), None
     if options.general:
         make_corpus("general", options.general, vocab, guard, options)
         base = pretrain("general", options.init, options.pretraining.base_steps, options)
@@ -97,15 +99,15 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     return EndToEndOutcome(base, continued, judged.result, verdict, page, judged.kept)
 
 
-def guard_of(options: EndToEndOptions) -> GuardRules:
-    """The rules with the text of dev and test."""
-    write, folder = partial(write_guard, str(options.task)), Path(options.workspace) / "experiments"
+def guard_files(name: str, task: str, dev: str, test: str | None, workspace: str) -> list[str]:
+    """Files for a guard with the text of dev and test, made in the workspace under a name."""
+    write, folder = partial(write_guard, task), Path(workspace) / "experiments"
     files = [
-        write_files(split, partial(write, path, folder / f"end-to-end-{split}.jsonl"))
-        for split, path in (("dev", options.dev), ("test", options.test))
+        write_files(f"{name}-{split}", partial(write, path, folder / f"{name}-{split}.jsonl"))
+        for split, path in (("dev", dev), ("test", test))
         if path
     ]
-    return replace(options.guard, files=(*options.guard.files, *filter(None, files)))
+    return [file for file in files if file]
 
 
 def write_guard(task: str, path: str, target: Path) -> str | None:

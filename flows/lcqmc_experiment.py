@@ -26,7 +26,7 @@ from data.options import values_of
 from data.refresh import GateRules
 from data.workspace import Workspace
 from flows.continued_pretraining import continued_pretraining
-from flows.end_to_end import finished, read_texts, vocabulary, write_files, write_guard
+from flows.end_to_end import finished, guard_files, read_texts, vocabulary, write_files
 from flows.fine_tune import ModelFacts, compare, record
 from flows.orchestration import (
     CorporaOptions,
@@ -143,10 +143,7 @@ def make_corpora(options: ExperimentOptions) -> None:
         sources[f"{one.name}-task"] = (
             write_files(one.name, partial(write_texts, one.task, one.train, file)),
         )
-        for split, path in (("dev", one.dev), ("test", one.test)):
-            file = folder / f"{one.name}-{split}.jsonl"
-            if written := write_files(one.name, partial(write_guard, one.task, path, file)):
-                guard.append(written)
+        guard += guard_files(one.name, one.task, one.dev, one.test, options.workspace)
     for name, source in sources.items():
         outcome = refresh_corpus(
             corpus=name,

@@ -117,8 +117,8 @@ def _unknown(comparison: Comparison, unread: int, *models: tuple[ModelResult, np
         return "no run of either model left chance level"
     for model, units in models:
         if len(units) < FEWEST_UNITS and not model.is_fixed:
-            what = "pretraining runs" if len(model.checkpoints) > 1 else "seeds"
-            what = what if len(units) > 1 else "seed"
+            many = "pretraining runs" if len(model.checkpoints) > 1 else "seeds"
+            what = many if len(units) > 1 else "seed"
             return f"{model.name} has {len(units)} {what}, at least {FEWEST_UNITS} are needed"
     return None
 
