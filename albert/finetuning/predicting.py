@@ -111,7 +111,7 @@ class Predictor:
         """The encoded examples, and the scores of their sequences [S, ..] or tokens [T, ..]."""
         running = self.record.running
         encoded = self.learner.encode(examples, self.tokenizer, running.max_seq_length)
-        return encoded, scores_of(self.model, encoded, running.precision)
+        return encoded, scores_of(self.model, encoded, running.precision, is_shown=True)
 
 
 def load_fine_tuned(folder: Path | str, task: Task | None = None) -> Predictor:

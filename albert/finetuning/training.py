@@ -362,12 +362,16 @@ def predict(candidate: Candidate, model: nn.Module, split: str) -> Predictions:
 
 
 @torch.no_grad()
-def scores_of(model: nn.Module, encoded: Encoded, precision: str) -> np.ndarray:
-    """The scores of all sequences [S, ..] or tokens [T, ..], in order. Batches are sorted by length."""
+def scores_of(model: nn.Module, encoded: Encoded, precision: str, *, is_shown: bool = False) -> np.ndarray:
+    """The scores of all sequences [S, ..] or tokens [T, ..], in order. Batches are sorted by length.
+
+    If `is_shown`, a progress bar appears on a terminal.
+    """
     device = next(model.parameters()).device
     model.eval()
     rows, places = [], []
-    for examples in _by_length(encoded.sizes):
+    hidden = None if is_shown else True  # None: where there is no terminal
+    for examples in tqdm(_by_length(encoded.sizes), unit="batch", leave=False, disable=hidden):
         chosen = encoded.choose(examples)
         with autocast(device, precision):
             rows.append(model(chosen.batch.to(device)).float().cpu().numpy())

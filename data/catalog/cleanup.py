@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from data.catalog.database import read_catalog, uncommitted_files, write_catalog
-from data.catalog.runs import trained_versions
+from data.catalog.runs import versions_read
 from data.catalog.versions import (
     Version,
     add_compacted,
@@ -49,7 +49,7 @@ def collect_garbage(workspace: Workspace, *, keep: int | None = None, dry_run: b
         for corpus in corpora:
             locks.enter_context(corpus_lock(workspace, corpus))
         with read_catalog(workspace) as db:
-            trained_on = trained_versions(db)
+            trained_on = set().union(*versions_read(db).values())
             versions = [version for version in old_versions(db, keep) if version not in trained_on]
         # only of these corpora: one that began after they were listed is not locked
         orphans = uncommitted_files(workspace, corpora, versions)
@@ -76,8 +76,8 @@ def remove_corpus(workspace: Workspace, corpus: str) -> list[str]:
     with locked(workspace, corpus), ExitStack() as trainings:
         with read_catalog(workspace) as db:
             require_version(db, corpus)
-            query = "select run from pretraining_runs where corpus = ? order by run"
-            runs = [run for (run,) in db.execute(query, [corpus]).fetchall()]
+            read = versions_read(db)
+        runs = [run for run, versions in read.items() if corpus in dict(versions)]
         for run in runs:
             busy = f"{run} is being trained on corpus {corpus!r}: wait for it to end, or stop it first"
             trainings.enter_context(hold(workspace.lock(f"run-{run}"), busy))

@@ -129,10 +129,10 @@ def lineages(
     return [Lineage(one.corpora | read, one.start) for one in behind] or [Lineage(read, str(checkpoint))]
 
 
-def trained_versions(db: duckdb.DuckDBPyConnection) -> set[tuple[str, int | None]]:
-    """The versions of corpora that pretraining runs have read, those mixed in among them."""
-    rows = db.execute("select corpus, version, settings from pretraining_runs").fetchall()
-    return {pair for corpus, version, text in rows for pair in [(corpus, version), *_others(db, text)]}
+def versions_read(db: duckdb.DuckDBPyConnection) -> dict[str, set[tuple[str, int | None]]]:
+    """The versions of corpora that each pretraining run has read, those mixed in among them."""
+    rows = db.execute("select run, corpus, version, settings from pretraining_runs order by run").fetchall()
+    return {run: {(corpus, version), *_others(db, text)} for run, corpus, version, text in rows}
 
 
 def _others(db: duckdb.DuckDBPyConnection, settings: str) -> list[tuple[str, int | None]]:

@@ -71,16 +71,21 @@ def test_files_that_no_kept_version_uses_are_removed(settings):
     assert collect_garbage(place, keep=1).files == ()
 
 
-@pytest.mark.parametrize("option", ["corpus", "mix", "then"])
-def test_a_version_that_was_trained_on_stays(option, settings):
-    place = Workspace(settings.workspace)
+def record_training(place, option, status):
+    """A run that read corpus tea, by one of the three options that name a corpus."""
     paths = ask(place.root, "select path from version_shards order by position")
     tea = {"name": "tea", "shards": [place.root / path for (path,) in paths]}
     record_run(
         place, run="r", corpus="tea" if option == "corpus" else "law", version=1, init="tiny",
         settings={"mix": [tea]} if option == "mix" else {"then": tea} if option == "then" else {},
-        status="completed", steps=1, tokens=1, metrics={}, checkpoints=[],
+        status=status, steps=1, tokens=1, metrics={}, checkpoints=[],
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("option", ["corpus", "mix", "then"])
+def test_a_version_that_was_trained_on_stays(option, settings):
+    place = Workspace(settings.workspace)
+    record_training(place, option, "completed")
     add(settings, "新来的一篇讲怎样选茶杯。白瓷的最公道。")
     assert collect_garbage(place, keep=1).versions == ()
 
@@ -177,12 +182,10 @@ def test_a_corpus_is_removed_with_the_share_that_it_held_out(settings, capsys):
     assert "no corpus 'trial'" in capsys.readouterr().err
 
 
-def test_a_corpus_is_not_removed_while_a_training_reads_it(settings):
+@pytest.mark.parametrize("option", ["corpus", "mix", "then"])
+def test_a_corpus_is_not_removed_while_a_training_reads_it(option, settings):
     place = Workspace(settings.workspace)
-    record_run(
-        place, run="r", corpus="tea", version=1, init="tiny", settings={},
-        status="running", steps=0, tokens=0, metrics={}, checkpoints=[],
-    )  # fmt: skip
+    record_training(place, option, "running")
     before = files(place.root)
     refusal = "r is being trained on corpus 'tea'"
     with hold(place.lock("run-r"), "taken"), pytest.raises(InputError, match=refusal):

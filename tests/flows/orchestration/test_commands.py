@@ -84,8 +84,9 @@ def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file, pr
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_a_refresh_with_its_workers_and_the_same_again_completes(
-    tmp_path, texts, vocabulary_file, prefect_server
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_a_refresh_with_its_workers_and_the_same_again_completes(
+    number, tmp_path, texts, vocabulary_file, prefect_server
 ):
     given = ["--corpus", "tea", "--tokenizer", vocabulary_file, "--workers", 1, "--source", texts[1]]
     command = ["refresh-corpus", *given, "--workspace", tmp_path / "w"]
@@ -95,7 +96,8 @@ def test_ctrl_c_stops_a_refresh_with_its_workers_and_the_same_again_completes(
     with FileLock(lock), begin(*command, **prefect_server) as process:
         wait_until(lambda: list((tmp_path / "w").rglob("*.parquet")))
         workers = psutil.Process(process.pid).children(recursive=True)
-        os.killpg(process.pid, signal.SIGINT)
+        # SIGINT from the terminal reaches all
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
         assert process.communicate() == ("", "refresh-corpus: stopped\n")
     assert process.returncode == 75 and workers and not psutil.wait_procs(workers, 60)[1]
     assert "tea version 1" in run_here(*command, **prefect_server).stdout
