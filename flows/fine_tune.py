@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -18,8 +18,7 @@ from albert.finetuning import (
     Candidate,
     FineTuneSettings,
     KeptModels,
-    ModelRuns,
-    SeedAndRate,
+    Run,
     SeedRun,
     load_run,
     run_key,
@@ -106,28 +105,22 @@ def compare(
 ) -> Comparison:
     """Train each model with each seed and compare them; earlier runs of the same come from the workspace."""
     settings = plan.settings
-    rows = list(settings.recipes().values())
     facts = facts or default_facts(workspace, settings, corpora)
-    move = begin_progress(settings.task.name, f"of {len(rows)} models")
-    models: list[ModelRuns] = []
-    at_once = max(len(settings.seeds or range(MANY_SEEDS)), len(settings.learning_rates))
-    with _open_pool(workers, at_once) as pool:
+    with _open_pool(workers, settings) as pool:
         cache = _Cache(workspace.root / "evaluations", pool, keep)
-        trained = finetuning.train_models(settings, plan.data, cache.train)
-        for one, of_model in zip(trained, facts, strict=True):
-            if keep is not None:
-                keep.choose(one, cache.train_again)
-            # not on a corpus whose held-out texts it was trained on
-            reference = replace(corpora, domain=None) if of_model.has_read_held_out else corpora
-            work = partial(measure_model, one, workspace, reference, of_model.corpora)
-            measured = measure(one.candidates[0].name, work)
-            models.append(replace(measured, note=of_model.note, pretraining=of_model.pretraining))
-            move(len(models) / len(rows))
-        cache = replace(cache, keep=None)
-        baselines = finetuning.baseline_runs(models[0].candidates[0], cache.train)
+        models, baselines = finetuning.train_models(settings, plan.data, cache.train)
+        if keep is not None:
+            keep.choose(models, cache.train_again)
+    measured = []
+    for one, of_model in zip(models, facts, strict=True):
+        # not on a corpus whose held-out texts it was trained on
+        reference = replace(corpora, domain=None) if of_model.has_read_held_out else corpora
+        work = partial(measure_model, one, workspace, reference, of_model.corpora)
+        found = measure(one.candidates[0].name, work)
+        measured.append(replace(found, note=of_model.note, pretraining=of_model.pretraining))
     result = finetuning.compare_models(
         plan.data,
-        models,
+        measured,
         baselines,
         domain_words=domain_words(workspace.root, corpora.domain) if corpora.domain else (),
         stepwise=stepwise,
@@ -165,32 +158,33 @@ class _Cache:
     pool: Executor | None  # None: one by one in this process
     keep: KeptModels | None
 
-    def train(self, candidate: Candidate, pairs: Sequence[SeedAndRate]) -> list[SeedRun]:
-        calls = [
-            (f"{candidate.name} seed {seed}", partial(self._run, candidate, seed, rate))
-            for seed, rate in pairs
-        ]
-        if self.pool is None:
-            runs = [train(*call) for call in calls]
-        else:
-            futures = [train.submit(*call) for call in calls]
-            runs = [future.result() for future in futures]
-        if self.keep:
-            self.keep.drop_worse(candidate, runs)
-        return runs
+    def train(self, runs: Sequence[Run]) -> list[SeedRun]:
+        keys = [run_key(*run) for run in runs]
+        tasks: dict[str, Callable[[], SeedRun]] = {}
+        for key, run in zip(keys, runs, strict=True):
+            if key not in tasks:  # else a model is compared with itself
+                call = f"{run[0].name} seed {run[1]}", partial(self._run, key, *run)
+                tasks[key] = partial(train, *call) if self.pool is None else train.submit(*call).result
+        move = begin_progress(runs[0][0].data.task.name, f"of {len(runs)} runs")
+        found: list[SeedRun] = []
+        for key, (candidate, *_) in zip(keys, runs, strict=True):
+            found.append(tasks[key]())
+            if self.keep:
+                self.keep.drop_worse(candidate, key, found[-1].dev_score)
+            move(len(found) / len(runs))
+        return found
 
     def train_again(self, candidate: Candidate, run: SeedRun) -> None:
         """Train a run whose result is cached, for its weights."""
-        key = run_key(candidate, run.result.seed, run.result.learning_rate)
-        work = partial(self._train, candidate, run.result.seed, run.result.learning_rate, key)
+        given = candidate, run.result.seed, run.result.learning_rate
+        work = partial(self._train, run_key(*given), *given)
         train(f"{candidate.name} seed {run.result.seed} again", work)
 
-    def _run(self, candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
-        key = run_key(candidate, seed, learning_rate)
+    def _run(self, key: str, candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
         path = self.folder / f"{key}.npz"
         found = load_run(path)
         if found is None:
-            found = self._train(candidate, seed, learning_rate, key)
+            found = self._train(key, candidate, seed, learning_rate)
             save_run(found, path)
             (metric, score), *_ = found.result.dev.items()
             say(
@@ -199,15 +193,19 @@ class _Cache:
             )
         return found
 
-    def _train(self, candidate: Candidate, seed: int, learning_rate: float, key: str) -> SeedRun:
-        place = self.keep.place(key) if self.keep else None
+    def _train(self, key: str, candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
+        place = self.keep.place(key) if self.keep and candidate.is_pretrained else None
         work = partial(finetuning.fine_tune_one, candidate, seed, learning_rate, place)
         return self.pool.submit(work).result() if self.pool else work()
 
 
-def _open_pool(workers: int | None, runs: int) -> AbstractContextManager[Executor | None]:
-    """Open a pool that shares this process's threads, at most one process a run; None for a single one."""
-    workers = min(workers or finetuning.usual_workers(), runs)
+def _open_pool(workers: int | None, settings: FineTuneSettings) -> AbstractContextManager[Executor | None]:
+    """Open a pool that shares this process's threads; None for a single process.
+
+    By default it has no more processes than a model has runs at a time, for the sake of memory.
+    """
+    runs = max(len(settings.seeds or range(MANY_SEEDS)), len(settings.learning_rates))
+    workers = workers or min(finetuning.usual_workers(), runs)
     return worker_pool(workers, finetuning.worker_start(workers)) if workers > 1 else nullcontext()
 
 

@@ -3,7 +3,6 @@ from .cache import run_key as run_key
 from .cache import save_run as save_run
 from .compare import MANY_SEEDS as MANY_SEEDS
 from .compare import ModelRuns as ModelRuns
-from .compare import baseline_runs as baseline_runs
 from .compare import compare_models as compare_models
 from .compare import fine_tune as fine_tune
 from .compare import train_models as train_models
@@ -20,11 +19,11 @@ from .settings import FineTuneSettings as FineTuneSettings
 from .settings import TuningOptions as TuningOptions
 from .settings import parse_models as parse_models
 from .training import Candidate as Candidate
-from .training import SeedAndRate as SeedAndRate
+from .training import Run as Run
 from .training import SeedRun as SeedRun
 from .training import Train as Train
 from .training import check_models as check_models
-from .training import fine_tune_model as fine_tune_model
+from .training import fine_tune_models as fine_tune_models
 from .training import fine_tune_one as fine_tune_one
 from .training import prepare as prepare
 from .training import read_task as read_task

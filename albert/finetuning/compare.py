@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -38,7 +39,8 @@ from albert.finetuning.training import (
     Candidate,
     SeedRun,
     Train,
-    fine_tune_model,
+    Trained,
+    fine_tune_models,
     one_by_one,
     prepare,
     read_task,
@@ -81,48 +83,46 @@ class ModelRuns:
 def fine_tune(settings: FineTuneSettings) -> Comparison:
     """Train every model with every seed, then score and compare them."""
     data = read_task(settings)
-    models = list(train_models(settings, data))
-    return compare_models(data, models, baseline_runs(models[0].candidates[0]))
-
-
-def baseline_runs(candidate: Candidate, train: Train = one_by_one) -> list[ModelRuns]:
-    """Simple methods on the candidate's task, and its architecture trained from random weights."""
-    if candidate.settings.baselines == "no":
-        return []
-    from albert.finetuning.baselines import rule_runs, with_random_weights  # scikit-learn takes seconds
-
-    untrained = with_random_weights(candidate)
-    runs, points = fine_tune_model(untrained, train)
-    return [
-        *(ModelRuns(name=named.name, candidates=(named,), runs=[run]) for named, run in rule_runs(candidate)),
-        ModelRuns(name=untrained.name, candidates=(untrained,), runs=runs, sweep=points),
-    ]
+    return compare_models(data, *train_models(settings, data))
 
 
 def train_models(
     settings: FineTuneSettings, data: TaskData, train: Train = one_by_one
-) -> Iterator[ModelRuns]:
-    """Train the models of each row of the comparison; by default the first run decides how many seeds."""
-    for name, models in settings.recipes().items():
-        candidates = [prepare(settings, data, number) for number in models]
-        if settings.seeds is None:
-            settings = replace(settings, seeds=choose_seeds(candidates[0], train))
-            candidates = [
-                replace(one, settings=replace(one.settings, seeds=settings.seeds)) for one in candidates
-            ]
-        trained = [fine_tune_model(candidate, train) for candidate in candidates]
-        yield ModelRuns(
-            name=name,
-            candidates=tuple(candidates),
-            runs=[run for runs, _ in trained for run in runs],
-            sweep=trained[0][1],
-        )
+) -> tuple[list[ModelRuns], list[ModelRuns]]:
+    """Train the models of each row of the comparison; returns them and the baselines.
+
+    By default the first run decides how many seeds. The baselines are simple methods on the first model's
+    tokens, and its architecture trained from random weights.
+    """
+    rows = settings.recipes()
+    candidates = [prepare(settings, data, number) for numbers in rows.values() for number in numbers]
+    if settings.seeds is None:
+        seeds = choose_seeds(candidates[0], train)
+        candidates = [replace(one, settings=replace(one.settings, seeds=seeds)) for one in candidates]
+    first = candidates[0]
+    rules: list[ModelRuns] = []
+    untrained: list[Candidate] = []
+    if settings.baselines != "no":
+        from albert.finetuning.baselines import rule_runs, with_random_weights  # scikit-learn takes seconds
+
+        untrained = [with_random_weights(first)]
+        rules = [_row(one.name, [(one, ([run], ()))]) for one, run in rule_runs(first)]
+    trained = iter(zip(candidates + untrained, fine_tune_models(candidates + untrained, train), strict=True))
+    models = [_row(name, list(islice(trained, len(numbers)))) for name, numbers in rows.items()]
+    return models, [*rules, *(_row(one.name, [(one, runs)]) for one, runs in trained)]
+
+
+def _row(name: str, trained: Sequence[tuple[Candidate, Trained]]) -> ModelRuns:
+    """A model, or the pretraining runs of a recipe."""
+    candidates, of_each = zip(*trained, strict=True)
+    runs = [run for runs, _ in of_each for run in runs]
+    return ModelRuns(name=name, candidates=candidates, runs=runs, sweep=of_each[0][1])
 
 
 def choose_seeds(candidate: Candidate, train: Train) -> tuple[int, ...]:
     """Choose ten seeds if a run with the first takes less than a minute, else five."""
     rates = candidate.settings.learning_rates
-    (run,) = train(candidate.without_test() if len(rates) > 1 else candidate, [(0, rates[0])])
+    (run,) = train([(candidate.without_test() if len(rates) > 1 else candidate, 0, rates[0])])
     return tuple(range(MANY_SEEDS if run.result.seconds < SHORT_SECONDS else FEW_SEEDS))
 
 

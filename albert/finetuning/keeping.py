@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,21 +31,35 @@ class KeptModels:
     every_seed: bool
     lines: list[str] = field(default_factory=list)  # what was kept, for a person
     names: dict[str, str] = field(default_factory=dict)  # by the folder's, which has no space or slash
+    best: dict[tuple[str, bool], tuple[str, float]] = field(default_factory=dict)  # key and score on dev
 
     def place(self, key: str) -> Path:
         """Return where a run's weights are saved before one is chosen."""
         return self.folder / _WAITING / key
 
-    def drop_worse(self, candidate: Candidate, runs: Sequence[SeedRun]) -> None:
-        """Remove the weights of the runs that are not the best on dev, unless all are kept."""
-        best = max(runs, key=lambda run: run.dev_score)
-        for run in runs:
-            if run is not best and not self.every_seed:
-                key = run_key(candidate, run.result.seed, run.result.learning_rate)
-                shutil.rmtree(self.place(key), ignore_errors=True)
+    def drop_worse(self, candidate: Candidate, key: str, score: float) -> None:
+        """Remove the weights of a run, or of the best before it if that is worse on dev, unless all are kept.
 
-    def choose(self, model: ModelRuns, train_again: TrainAgain) -> None:
-        """Keep a row's best run on dev, or all its runs; `train_again` saves weights that are not there."""
+        The runs of a sweep, which are never scored on test, are compared with each other alone.
+        """
+        if self.every_seed:
+            return
+        model = (candidate.name, "test" in candidate.encoded)
+        worse, best = self.best.get(model, (None, -math.inf))
+        if score > best:
+            self.best[model] = (key, score)
+        else:
+            worse = key
+        if worse is not None:
+            shutil.rmtree(self.place(worse), ignore_errors=True)
+
+    def choose(self, models: Iterable[ModelRuns], train_again: TrainAgain) -> None:
+        """Keep each row's best run on dev, or all its runs; `train_again` saves weights that are missing."""
+        for model in models:
+            self._choose(model, train_again)
+        shutil.rmtree(self.folder / _WAITING, ignore_errors=True)
+
+    def _choose(self, model: ModelRuns, train_again: TrainAgain) -> None:
         if model.candidates[0].data.task.kind is Kind.SIMILARITY:
             return
         if not all(candidate.is_own for candidate in model.candidates):
@@ -64,7 +79,6 @@ class KeptModels:
             scores = ", ".join(f"{one.replace('_', ' ')} {100 * v:.2f}" for one, v in record.dev.items())
             opened = record.opened_with(candidate.config)
             self.lines.append(f"model {target}: seed {run.result.seed}, dev {scores}; {opened}")
-        shutil.rmtree(self.folder / _WAITING, ignore_errors=True)
 
     def _folder_name(self, name: str) -> str:
         """A folder's name for a model's, and another for each model: `a b` and `a-b` would share one."""

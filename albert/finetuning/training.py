@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import cast
 
@@ -43,7 +44,6 @@ from data.errors import InputError
 from data.files import sha256
 
 _PREDICTED_TOKENS = 8192  # in a batch
-SeedAndRate = tuple[int, float]
 
 
 def read_task(settings: FineTuneSettings) -> TaskData:
@@ -151,37 +151,67 @@ def _checksum(source: Source) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-Train = Callable[[Candidate, Sequence[SeedAndRate]], list[SeedRun]]
+Run = tuple[Candidate, int, float]  # with its seed and learning rate
+Train = Callable[[Sequence[Run]], list[SeedRun]]
+Trained = tuple[list[SeedRun], tuple[SweepPoint, ...]]  # a model's runs, and the rates that were tried
 
 
-def one_by_one(candidate: Candidate, runs: Sequence[SeedAndRate]) -> list[SeedRun]:
+def one_by_one(runs: Sequence[Run]) -> list[SeedRun]:
     """Train the runs in this process."""
-    return [fine_tune_one(candidate, seed, rate) for seed, rate in runs]
+    return [fine_tune_one(*run) for run in runs]
 
 
-def fine_tune_model(candidate: Candidate, train: Train) -> tuple[list[SeedRun], tuple[SweepPoint, ...]]:
-    """Train a model with every seed, and return the runs and the rates that were tried.
+def fine_tune_models(candidates: Sequence[Candidate], train: Train) -> list[Trained]:
+    """Train each model with every seed.
 
-    The learning rate is the one that is best on dev with the first seed, the first of equal ones.
+    A model's learning rate is the one that is best on dev with the first seed, the first of equal ones. The
+    rates of all models are tried at once, and then all seeds, so that no worker waits for the end of a model.
     """
-    settings, rates = candidate.settings, candidate.settings.learning_rates
-    assert settings.seeds
-    first, *others = settings.seeds
-    if candidate.data.task.kind is Kind.SIMILARITY and candidate.is_pretrained:
-        return train(candidate, [(first, rates[0])]), ()
-    if len(rates) == 1:
-        return train(candidate, [(seed, rates[0]) for seed in settings.seeds]), ()
-    tried = train(candidate.without_test(), [(first, rate) for rate in rates])
-    best = max(tried, key=lambda run: run.dev_score)
-    rate = best.result.learning_rate
-    if "test" in candidate.encoded:
-        # a sweep never sees test: the chosen run is repeated, to be scored on it
-        runs = train(candidate, [(seed, rate) for seed in settings.seeds])
-    else:
-        runs = [best, *train(candidate, [(seed, rate) for seed in others])]
-    return runs, tuple(
-        SweepPoint(run.result.learning_rate, run.dev_score, run.result.left_chance) for run in tried
-    )
+    tried = _train_each([_sweep(candidate) for candidate in candidates], train)
+    best = [max(runs, key=lambda run: run.dev_score, default=None) for runs in tried]
+    plans = [_seeds(candidate, chosen) for candidate, chosen in zip(candidates, best, strict=True)]
+    trained = _train_each(plans, train)
+    for candidate, chosen, runs in zip(candidates, best, trained, strict=True):
+        if chosen and "test" not in candidate.encoded:
+            runs.insert(0, chosen)
+    points = [
+        tuple(SweepPoint(run.result.learning_rate, run.dev_score, run.result.left_chance) for run in runs)
+        for runs in tried
+    ]
+    return list(zip(trained, points, strict=True))
+
+
+def _train_each(plans: Sequence[Sequence[Run]], train: Train) -> list[list[SeedRun]]:
+    """Train the runs of all plans at once; returns those of each."""
+    runs = [run for plan in plans for run in plan]
+    trained = iter(train(runs) if runs else ())
+    return [list(islice(trained, len(plan))) for plan in plans]
+
+
+def _sweep(candidate: Candidate) -> list[Run]:
+    """The first seed with each learning rate, if there are several; never with test."""
+    seeds, rates = candidate.settings.seeds, candidate.settings.learning_rates
+    assert seeds
+    if len(rates) == 1 or _is_read_alone(candidate):
+        return []
+    return [(candidate.without_test(), seeds[0], rate) for rate in rates]
+
+
+def _seeds(candidate: Candidate, chosen: SeedRun | None) -> list[Run]:
+    """Every seed at the chosen rate. The chosen run is repeated where there is test, to be scored on it."""
+    seeds, rates = candidate.settings.seeds, candidate.settings.learning_rates
+    assert seeds
+    if _is_read_alone(candidate):
+        seeds = seeds[:1]
+    elif chosen and "test" not in candidate.encoded:
+        seeds = seeds[1:]
+    rate = chosen.result.learning_rate if chosen else rates[0]
+    return [(candidate, seed, rate) for seed in seeds]
+
+
+def _is_read_alone(candidate: Candidate) -> bool:
+    """Whether nothing is drawn from a seed: its sentences are compared by a checkpoint as it is."""
+    return candidate.data.task.kind is Kind.SIMILARITY and candidate.is_pretrained
 
 
 def usual_workers() -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from albert.checkpoints import load_pretrained, save_pretrained
 from albert.evaluation import chance_of
-from albert.finetuning import baseline_runs, fine_tune, read_task
+from albert.finetuning import fine_tune, read_task, train_models
 from albert.finetuning.baselines import rule_runs
 from albert.model import initialize
 from albert.reports.evaluation import protocol
@@ -95,7 +95,7 @@ def test_a_model_below_a_simple_method_is_named_at_the_top(tmp_path, model_folde
     )
     assert f"The last epoch was the best for 2 seeds of {model.name}" in protocol(result)
     without = settings_of("mine", path, model_folder, baselines="no", **common)
-    assert baseline_runs(prepared(without)) == []
+    assert fine_tune(without).baselines == ()
 
 
 def test_random_weights_are_the_seeds_whatever_the_model_has_learnt(tmp_path, model_folder, tokenizer):
@@ -106,6 +106,6 @@ def test_random_weights_are_the_seeds_whatever_the_model_has_learnt(tmp_path, mo
     found = []
     for folder in (model_folder, tmp_path / "other"):
         settings = settings_of("mine", path, folder, epochs=1, learning_rate=1e-9, seeds=(3, 4))
-        *_, random = baseline_runs(prepared(settings))
+        _, (_, random) = train_models(settings, read_task(settings))
         found.append([one.probabilities.tolist() for one in random.predictions])
     assert found[0] == found[1] and found[0][0] != found[0][1]

@@ -142,11 +142,13 @@ def test_drift_is_what_a_model_knows_less_of_general_text(compared):
 def test_the_first_run_decides_how_many_seeds_all_models_get(task, seconds, seeds):
     data, (candidate, *_) = task
 
-    def train(candidate, wanted):
-        return seed_runs(candidate, [GOLD] * len(wanted), seconds if candidate.name == "none" else 1.0)
+    def train(runs):
+        took = [(one, seconds if one.name == "none" else 1.0) for one, *_ in runs]
+        return [run for one, time in took for run in seed_runs(one, [GOLD], time)]
 
     settings = replace(candidate.settings, seeds=None, learning_rate=1e-4, optimizer=FineTuneOptimizer())
-    assert [len(model.runs) for model in train_models(settings, data, train)] == [seeds] * 3
+    models, (rule, random) = train_models(settings, data, train)
+    assert [len(model.runs) for model in (*models, rule, random)] == [seeds] * 3 + [1, seeds]
 
 
 def test_models_of_one_name_are_runs_of_a_recipe(task, tmp_path):
@@ -158,10 +160,11 @@ def test_models_of_one_name_are_runs_of_a_recipe(task, tmp_path):
     with pytest.raises(ConfigError, match="recipe names one checkpoint twice"):
         replace(settings, models=(first, second, second))
 
-    def train(candidate, wanted):
-        return seed_runs(candidate, [ONE[0] if candidate.name.endswith("2)") else GOLD] * len(wanted))
+    def train(runs):
+        given = [(one, ONE[0] if one.name.endswith("2)") else GOLD) for one, *_ in runs]
+        return [run for one, answers in given for run in seed_runs(one, [answers])]
 
-    first, recipe = train_models(settings, data, train)
+    (first, recipe), _ = train_models(settings, data, train)
     found = compare_models(data, [first, recipe]).model("recipe")
     assert len(found.checkpoints) == len(found.checksums) == 2 and len(found.seeds) == 6
     assert found.test["accuracy"].values == pytest.approx((6 / 8,) * 3 + (1,) * 3)

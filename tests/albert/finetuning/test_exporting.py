@@ -138,7 +138,7 @@ def test_of_each_model_the_best_seed_on_dev_is_kept(tmp_path, tokenizer):
             again.append(run.result.seed)
             fine_tune_one(*given, kept.place(run_key(*given)))
 
-        kept.choose(ModelRuns(name=name, candidates=(one,), runs=runs), train)
+        kept.choose([ModelRuns(name=name, candidates=(one,), runs=runs)], train)
         return sorted(path.name for path in kept.folder.iterdir())
 
     best, every = (KeptModels(tmp_path / str(every_seed), every_seed) for every_seed in (False, True))

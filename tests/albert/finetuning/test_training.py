@@ -12,7 +12,7 @@ from albert.finetuning import (
     FineTuneSettings,
     SeedRun,
     fine_tune,
-    fine_tune_model,
+    fine_tune_models,
     fine_tune_one,
     load_run,
     read_task,
@@ -231,14 +231,18 @@ def test_a_sweep_never_sees_test_and_takes_the_first_of_equal_rates(split_files,
     settings = quick(split_files, model_folder, seeds=(4, 2), sweep=(1e-5, 3e-5, 2e-5))
     candidate, asked = prepared(settings), []
 
-    def train(candidate, wanted):
-        asked.append(({*candidate.encoded, *candidate.data.splits, *candidate.settings.split_paths}, wanted))
+    def train(runs):
+        wanted = [(seed, rate) for _, seed, rate in runs]
+        seen = {
+            name for one, *_ in runs for name in (*one.encoded, *one.data.splits, *one.settings.split_paths)
+        }
+        asked.append((seen, wanted))
         nothing = Predictions(answers=(), right=None, statistics={})
         dev = {rate: {"accuracy": 0.9 if rate > 1e-5 else 0.5} for _, rate in wanted}
         results = [seed_result(seed, dev[rate], learning_rate=rate) for seed, rate in wanted]
         return [SeedRun(result=result, dev=nothing, test=None) for result in results]
 
-    runs, tried = fine_tune_model(candidate, train)
+    ((runs, tried),) = fine_tune_models([candidate], train)
     chosen = [(4, 3e-5), (2, 3e-5)]
     # without a test to be scored on, the run of the sweep is as good as another
     assert asked == [
