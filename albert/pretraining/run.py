@@ -254,7 +254,7 @@ class _Run:
         """Review, evaluate and save what is due after a step; returns whether training must stop."""
         settings, trainer = self.settings, self.trainer
         step, at_end = trainer.state.step, trainer.state.step == settings.steps
-        evaluation_due = at_end or step % settings.evaluation_interval == 0
+        evaluation_due = self._is_evaluation_due
         checkpoint_due = at_end or step % settings.checkpoint_interval == 0
         is_due = evaluation_due or checkpoint_due or trainer.is_review_due
         if not is_due and self.process.world_size > 1:
@@ -294,6 +294,14 @@ class _Run:
         began = Probe.from_record(trainer.state.history[0])
         if began is not None and (warning := began.warning()):
             self.notify(f"before training, {warning}")
+        evaluated = {record["step"] for record in trainer.state.history if "held_out_mlm_loss" in record}
+        if self._is_evaluation_due and trainer.state.step not in evaluated:
+            self._follow_up(False)  # the run was cancelled in this evaluation
+
+    @property
+    def _is_evaluation_due(self) -> bool:
+        step, settings = self.trainer.state.step, self.settings
+        return step == settings.steps or step % settings.evaluation_interval == 0
 
     def _evaluate(self, known: Metrics | None = None) -> Metrics:
         trainer, options = self.trainer, self.settings.evaluation
@@ -321,7 +329,7 @@ class _Run:
         figures, _ = evaluate(trainer.model, trainer.streams, tokens, self.process, trainer.precision)
         self.clock = time.perf_counter()
         for name, loss in figures.items():
-            if name.startswith("held_out_mlm_loss"):
+            if name.split("@")[0] == "held_out_mlm_loss":
                 lowest = min(record[name] for record in trainer.state.history if name in record)
                 if not loss < lowest + RISE / 2:
                     return True

@@ -140,8 +140,8 @@ def test_the_further_losses_are_trained_and_come_back(settings, corpora):
 
 
 class ChangedLosses:
-    """Adds to the losses of the given training batches, by default NaN; with `held_out` also to those of
-    held-out documents from the first of them on.
+    """Adds to the losses of the given training batches, by default NaN, and to the upper end of the held-out
+    loss's interval; with `held_out` also to that loss.
     """
 
     def __init__(self, monkeypatch, calls, by=float("nan"), *, held_out=False):
@@ -150,8 +150,9 @@ class ChangedLosses:
 
         def changed_too(*args, **options):
             figures, sums = evaluate(*args, **options)
-            rise = by if held_out and self.number in self.calls else 0.0
-            return figures | {"held_out_mlm_loss": figures["held_out_mlm_loss"] + rise}, sums
+            names = ["held_out_mlm_loss"] * held_out + ["held_out_mlm_loss_high"]
+            rise = by if self.number in self.calls else 0.0
+            return figures | {name: figures[name] + rise for name in names}, sums
 
         monkeypatch.setattr(run, "evaluate", changed_too)
         forward = PretrainingObjective.forward
@@ -334,6 +335,25 @@ def test_a_run_cancelled_in_a_step_saves_the_step_before_unless_weights_were_cha
     assert seen == [(step, status) for step, status in expected if step <= left]
     result = pretrain(settings)
     assert result.resumed_from == left
+    assert_same(result.checkpoint, whole.checkpoint)
+
+
+def test_an_evaluation_that_was_cancelled_is_made_when_the_run_resumes(settings, tmp_path, monkeypatch):
+    whole = pretrain(replace(settings, run_folder=tmp_path / "whole"))
+    evaluate, calls = run.evaluate, iter(range(9))
+
+    def cancelled(*args, **options):
+        if next(calls) in (3, 5):  # at step 12, and, after it was made there, at the end
+            raise asyncio.CancelledError
+        return evaluate(*args, **options)
+
+    monkeypatch.setattr(run, "evaluate", cancelled)
+    for _ in range(2):
+        with pytest.raises(asyncio.CancelledError):
+            pretrain(settings)
+    result = pretrain(settings)
+    assert result.resumed_from == 16 and result.evaluations() == whole.evaluations()
+    assert result.best_checkpoint.name == whole.best_checkpoint.name
     assert_same(result.checkpoint, whole.checkpoint)
 
 
