@@ -65,8 +65,11 @@ def record_run(
     row["finished_at"] = datetime.now(UTC) if status == "completed" else None
     with write_catalog(workspace) as db:
         insert(db, "pretraining_runs", [row], "insert or replace")
-        db.execute("delete from checkpoints where run = ?", [run])
-        insert(db, "checkpoints", [{"run": run, **asdict(checkpoint)} for checkpoint in checkpoints])
+        steps_left = [checkpoint.step for checkpoint in checkpoints]
+        gone = "delete from checkpoints where run = ? and not list_contains(?::integer[], step)"
+        db.execute(gone, [run, steps_left])
+        rows = [{"run": run, **asdict(checkpoint)} for checkpoint in checkpoints]
+        insert(db, "checkpoints", rows, "insert or replace")
 
 
 def running_runs(db: duckdb.DuckDBPyConnection) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from albert.pretraining import SETTINGS_FILE, checkpoint_folder, write_settings
-from data.catalog import CheckpointRow, record_run
+from data.catalog import CheckpointRow, read_catalog, record_run
 from data.errors import ConfigError, InputError, UserError
 from data.tokenization import WordPieceTokenizer, load_tokenizer
 from data.workspace import Workspace
@@ -222,6 +222,18 @@ def record(root, run, status, settings=None, checkpoints=()):
     place, known = Workspace(root), {"corpus": "tea", "version": 1, "init": "tiny", "steps": 5, "tokens": 50}
     known |= {"metrics": {}, "settings": settings or {}, "checkpoints": [*checkpoints]}
     record_run(place, run=run, status=status, **known)
+
+
+def test_a_checkpoint_keeps_its_time_when_its_run_is_recorded_again(root):
+    times = []
+    for steps in ([1, 2], [2, 3], []):
+        rows = [CheckpointRow(step, f"models/again/checkpoint-{step}", "0") for step in steps]
+        record(root, "again", "running", checkpoints=rows)
+        with read_catalog(Workspace(root)) as db:
+            found = db.execute("select step, created_at from checkpoints where run = 'again'").fetchall()
+        times.append(dict(found))
+        assert sorted(times[-1]) == steps
+    assert times[0][2] == times[1][2] < times[1][3]
 
 
 @pytest.mark.parametrize("name", [None, "law"])
