@@ -305,7 +305,9 @@ class _Run:
 
     def _evaluate(self, known: Metrics | None = None) -> Metrics:
         trainer, options = self.trainer, self.settings.evaluation
-        at_end = trainer.state.step in (0, self.settings.steps)
+        # at the start, and where it may be the last
+        is_full = trainer.state.step in (0, self.settings.steps)
+        is_full |= trainer.state.stale_evaluations + 1 == options.patience
         start = self.settings.run_folder / START_FILE
         is_start = trainer.state.step == 0
         figures, sums = evaluate(
@@ -314,7 +316,7 @@ class _Run:
             options.held_out_tokens,
             self.process,
             trainer.precision,
-            full_tokens=options.full_tokens if at_end else 0,
+            full_tokens=options.full_tokens if is_full else 0,
             before=None if is_start else load_sums(start),
         )
         if is_start and self.process.is_first:

@@ -87,11 +87,13 @@ def _ends(history: History, key: str) -> tuple[Measured, Measured] | None:
     """A metric's first and last value on the same documents, those of the larger sample if there are two;
     None if it was not measured.
     """
-    for one in (f"full_{key}", key):
-        records = [record for record in history if one in record]
-        if len(records) > 1 or (records and one == key):
-            return _measured(records[0], one), _measured(records[-1], one)
-    return None
+    full = f"full_{key}"
+    records = [record for record in history if key in record or full in record]
+    if not records:
+        return None
+    first, last = records[0], records[-1]
+    one = full if full in first and full in last else key
+    return _measured(first, one), _measured(last, one)
 
 
 def first_and_last(history: History, key: str) -> tuple[float, float] | None:

@@ -284,7 +284,7 @@ def test_training_that_keeps_diverging_ends_with_a_sound_checkpoint(settings):
 
 def test_the_best_checkpoint_is_kept_beside_the_newest_and_training_can_stop_early(settings):
     settings = replace(settings, steps=400, learning_rate=1e-2, held_out_share=0.3)
-    evaluation, running = {"every": 5, "patience": 3}, {"keep_checkpoints": 1}
+    evaluation, running = {"every": 5, "patience": 3, "full_tokens": 4000}, {"keep_checkpoints": 1}
     overfit = with_options(settings, evaluation=evaluation, running=running, schedule={"name": "wsd"})
     result = pretrain(overfit)
     losses = {r["step"]: r["held_out_mlm_loss"] for r in result.evaluations() if r["step"]}
@@ -293,6 +293,9 @@ def test_the_best_checkpoint_is_kept_beside_the_newest_and_training_can_stop_ear
     assert result.best_checkpoint.is_dir() and result.steps - int(result.best_checkpoint.name[11:]) == 15
     assert any("3 evaluations without a better one" in notice for notice in result.notices)
     assert pretrain(overfit).steps == result.steps
+    # as many documents are measured at the early end as at the start
+    first, last = (result.evaluations()[n]["full_held_out_masked_tokens"] for n in (0, -1))
+    assert first == last > result.evaluations()[0]["held_out_masked_tokens"]
 
 
 def test_a_checkpoint_by_time_changes_neither_losses_nor_weights(settings, tmp_path):

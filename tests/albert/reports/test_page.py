@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from albert.evaluation import Intrinsic, LayerChange
-from albert.reports import main_tables, read_report, report_markdown, write_report
+from albert.reports import first_and_last, main_tables, read_report, report_markdown, write_report
 from albert.reports.evaluation import (
     contamination_table,
     evaluation_section,
@@ -281,6 +281,14 @@ def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
 def test_a_history_without_training_records_is_drawn_too(tmp_path):
     result = replace(pretraining(tmp_path), history=history()[:1], layers=())
     assert [plot.title for plot in training_section(result, "t").plots] == ["MLM loss", "MLM accuracy"]
+
+
+def test_before_and_after_are_of_the_larger_sample_where_both_ends_measured_it():
+    records, loss = history(), "held_out_mlm_loss"
+    for record, full in ((records[0], 8.5), (records[4], 7.5)):  # it might have been the last, but was better
+        record[f"full_{loss}"] = full
+    assert first_and_last(records, loss) == (records[0][loss], records[-1][loss])
+    assert first_and_last(records[:5], loss) == (8.5, 7.5)
 
 
 def test_markdown_and_rows_hold_the_main_tables(tmp_path):
