@@ -282,8 +282,9 @@ class _Run:
         if not self._is_over() and self.process.is_first:
             self.on_checkpoint(trainer.state, self.newest, "running")
         if not trainer.state.history:
-            full = self.settings.evaluation.full_tokens or self.settings.evaluation.held_out_tokens
-            known = baselines_of(trainer.streams, full) if self.process.is_first else {}
+            options = self.settings.evaluation
+            scored = max(options.full_tokens, options.held_out_tokens)
+            known = baselines_of(trainer.streams, scored) if self.process.is_first else {}
             if self.report is not None:
                 own = trainer.streams[""]
                 start = probe_model(trainer.model, own.probe_batches(PROBE_RULE, PROBE_SENTENCES))

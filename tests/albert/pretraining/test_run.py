@@ -64,6 +64,16 @@ def test_a_mixed_in_corpus_is_evaluated_by_itself(settings, corpora):
     assert read_settings(settings.run_folder) == with_options(settings, mix=mix, running={"accumulate": 1})
 
 
+def test_baselines_are_of_the_documents_that_are_scored(settings, tmp_path):
+    losses = set()
+    for tokens in (0, 200):  # in all 2,000, as an evaluation has no fewer than those in between
+        one = with_options(
+            settings, steps=1, evaluation={"full_tokens": tokens}, run_folder=tmp_path / f"{tokens}"
+        )
+        losses.add(pretrain(one).history[0]["held_out_bigram_loss"])
+    assert len(losses) == 1
+
+
 def test_longer_sequences_can_follow_shorter_ones(settings, corpora):
     then = Corpus(name="tea-128", shards=corpora["tea-128"], share=0.5, held_out_share=0.1)
     result = pretrain(
