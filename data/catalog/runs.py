@@ -62,8 +62,11 @@ def record_run(
     row = {"run": run, "corpus": corpus, "version": version, "init": init, "status": status}
     row |= {"steps": steps, "tokens": tokens, "metrics": json.dumps(metrics, ensure_ascii=False)}
     row |= {"settings": json.dumps(to_jsonable_python(settings), ensure_ascii=False)}
-    row["finished_at"] = datetime.now(UTC) if status == "completed" else None
     with write_catalog(workspace) as db:
+        row["finished_at"] = None
+        if status == "completed":  # it is that already where the same command was run again
+            ended = db.execute("select finished_at from pretraining_runs where run = ?", [run]).fetchall()
+            row["finished_at"] = (ended and ended[0][0]) or datetime.now(UTC)
         insert(db, "pretraining_runs", [row], "insert or replace")
         steps_left = [checkpoint.step for checkpoint in checkpoints]
         gone = "delete from checkpoints where run = ? and not list_contains(?::integer[], step)"
