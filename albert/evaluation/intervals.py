@@ -8,10 +8,14 @@ example[i] + rest[u, i]. With Qu = variance of the unit means / U, Qi = variance
 Qr = mean square of the rest / (U n), each of Qu and Qi holds the rest once, so by the method of moments
 
     SE^2 = Qu + Qi - Qr         (Searle, Casella and McCulloch 1992, chapter 4)
-    1 / degrees = w / (U-1) + (1 - w) / (n-1), with the units' share w = Qu / SE^2
+    1 / degrees = w / (U-1) + (1 - w) / nu, with the units' share w = Qu / SE^2
+
+nu is n-1, or less where few examples hold most of their variance: a large group among small ones, or the few
+errors of a good model. s^2 then varies more, by sigma^4 (2 / (n-1) + excess kurtosis / n), as chi-square does
+with nu degrees (Box 1953).
 
 A component of the variance below 0 counts as 0: where Qi < Qr, Qi - Qr is 0; where Qu < Qr, the units explain
-nothing and SE^2 = Qi, with n-1 degrees. Else units that happen to agree would shorten the interval below that
+nothing and SE^2 = Qi, with nu degrees. Else units that happen to agree would shorten the interval below that
 of the examples alone. Satterthwaite (1946) and Welch (1947) have the squares of the shares. Of three units
 these are too uncertain: a Qu that comes out small by chance shortens the interval and raises the degrees at
 once, and it covers 93%. Cochran (1964) weighs the two quantiles of t by w for the same reason; so weighted,
@@ -67,13 +71,20 @@ def estimate(*arms: np.ndarray) -> Estimate:
         if between > unexplained:
             units.append((between, U - 1))
             own -= unexplained
-    parts = [*units, (max(own, 0.0), n - 1)]
+    parts = [*units, (max(own, 0.0), _degrees(of_examples))]
     variance = sum(part for part, _ in parts)
     if variance < _ROUNDING**2:
         return Estimate(mean)
     degrees = variance / sum(part / of_part for part, of_part in parts)
     half_width = float(stdtrit(degrees, (1 + CONFIDENCE) / 2)) * variance**0.5
     return Estimate(mean, half_width, degrees, float(2 * stdtr(degrees, -abs(mean) / variance**0.5)))
+
+
+def _degrees(values: np.ndarray) -> float:
+    """nu of values [n]."""
+    squares = (values - values.mean()) ** 2
+    excess = squares.var() / max(squares.mean(), _ROUNDING**2) ** 2 - 2
+    return float(2 / (2 / (len(values) - 1) + max(excess, 0) / len(values)))
 
 
 def linearised(metric: str, statistics: np.ndarray, groups: Sequence[int] | None = None) -> np.ndarray:

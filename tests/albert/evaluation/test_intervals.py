@@ -59,6 +59,22 @@ def test_groups_are_taken_whole(U, unit):
     assert unit > 1 or np.mean([abs(one.mean) <= one.half_width for one in apart]) < 0.85
 
 
+def test_a_few_large_groups_are_not_trusted_too_far():
+    """Two of thirty groups hold six tenths of the examples."""
+    rng = np.random.default_rng(0)
+    sizes, found = np.repeat([210.0, 10.0], [2, 28]), []
+    for _ in range(RUNS):
+        means = rng.normal(size=30) + 0.3 * rng.normal(size=(3, 30)) + 0.1 * rng.normal(size=(3, 1))
+        statistics = np.stack([means * sizes, np.broadcast_to(sizes, means.shape)], axis=-1)
+        found.append(estimate(linearised("accuracy", statistics)))
+    check_coverage(found)
+
+
+def test_one_error_tells_little_of_a_score():
+    found = estimate(np.arange(100)[None] > 0)  # Clopper and Pearson's begins at 94.6%
+    assert found.mean - found.half_width < 0.95
+
+
 def test_the_few_groups_of_a_class_are_not_trusted_too_far():
     """Macro F1 over seven classes of three groups each, as over the articles of a few large laws."""
     rng = np.random.default_rng(0)
@@ -94,7 +110,7 @@ def test_without_examples_own_noise_it_is_students_paired_test():
 
 
 def test_without_seed_noise_it_is_that_of_the_examples():
-    values = np.random.default_rng(0).normal(size=30)
+    values = np.linspace(-1, 2, 30)
     found = estimate(np.stack([values] * 3))
     assert found.degrees == pytest.approx(29)
     assert found.half_width == pytest.approx(t.ppf(0.975, 29) * values.std(ddof=1) / 30**0.5)

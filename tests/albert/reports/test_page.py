@@ -106,7 +106,7 @@ def test_the_probe_and_what_layers_change_are_shown(page, html):
     "first, second, verdict",
     [
         ([0.70, 0.71, 0.72], [0.80, 0.81, 0.815], "It helped: +9.8 ± 4.0 points of accuracy on 茶事 test"),
-        ([0.80, 0.81, 0.82], [0.70, 0.71, 0.715], "It hurt: −10.2 ± 4.0 points"),
+        ([0.80, 0.81, 0.82], [0.70, 0.71, 0.715], "It hurt: −10.2 ± 4.1 points"),
         ([0.70, 0.71, 0.72], [0.70, 0.73, 0.70], "No clear difference: +0.0 ± 5.0 points"),
         ([0.70], [0.90], "Cannot tell: +20.0 points of accuracy on 茶事 test over 1 seed ("),
     ],
