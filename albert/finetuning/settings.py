@@ -138,8 +138,10 @@ class FineTuneSettings(TuningOptions):
         if not all(name.strip("_ ") for name in self.names or ()):
             raise ConfigError(f"names={self.names}: a model has an empty name")
         for name, numbers in self.recipes().items():
-            if len({self.models[at] for at in numbers}) < len(numbers):
-                raise ConfigError(f"{name} names one checkpoint twice, which is one pretraining run")
+            paths = [self.models[at] for at in numbers]
+            runs = {path.parent if path.match("checkpoint-[0-9]*") else path for path in paths}
+            if len(runs) < len(paths):
+                raise ConfigError(f"{name} names one pretraining run twice: of each, one checkpoint counts")
         if self.train is None and self.task.kind is not Kind.SIMILARITY:
             raise ConfigError(f"no training file for {self.task.name}: pass --train")
         others = list(self.recipes())[1:]
