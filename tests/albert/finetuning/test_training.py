@@ -242,13 +242,14 @@ def test_a_sweep_never_sees_test_and_takes_the_first_of_equal_rates(split_files,
         results = [seed_result(seed, dev[rate], learning_rate=rate) for seed, rate in wanted]
         return [SeedRun(result=result, dev=nothing, test=None) for result in results]
 
-    ((runs, tried),) = fine_tune_models([candidate], train)
+    (runs, tried), again = fine_tune_models([candidate] * 2, train)
     chosen = [(4, 3e-5), (2, 3e-5)]
     # without a test to be scored on, the run of the sweep is as good as another
     assert asked == [
-        ({"train", "dev"}, [(4, rate) for rate in settings.learning_rates]),
-        ({"train", "dev", *(["test"] if has_test else [])}, chosen[0 if has_test else 1 :]),
+        ({"train", "dev"}, 2 * [(4, rate) for rate in settings.learning_rates]),
+        ({"train", "dev", *(["test"] if has_test else [])}, 2 * chosen[0 if has_test else 1 :]),
     ]
+    assert len(again[0]) == len(runs) and again[1] == tried
     assert [(run.result.seed, run.result.learning_rate) for run in runs] == chosen
     assert [(one.learning_rate, one.dev) for one in tried] == [(1e-5, 0.5), (3e-5, 0.9), (2e-5, 0.9)]
 
