@@ -154,8 +154,10 @@ def count_hits(guard: Guard, documents: Sequence[Sequence[str]]) -> np.ndarray:
     return np.bincount(_find(guard, documents)[0], minlength=len(documents))
 
 
-def _find(guard: Guard, documents: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
-    """Find the documents and hashes of all matches."""
+def _find(guard: Guard, documents: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Find the documents and hashes of all matches, and where the guard has a share the numbers of the texts
+    of which a document holds it.
+    """
     sentences = letters_of([sentence for document in documents for sentence in document])
     bounds = np.cumsum([0, *map(len, documents)])
     whole = Letters(sentences.first[bounds], sentences.prefixes)
@@ -168,11 +170,15 @@ def _find(guard: Guard, documents: Sequence[Sequence[str]]) -> tuple[np.ndarray,
         found.append((at, hit))
     members = [_hits(whole, size, hashes, guard.filter) for size, hashes in guard.members.items()]
     pairs = _both(guard.pairs, *_joined(members))
-    return _joined([_enough(guard, *_joined(found)) if guard.share else _joined(found), pairs])
+    places, hits = _joined(found)
+    numbers = np.empty(0, np.int64)
+    if guard.share:
+        places, hits, numbers = _enough(guard, places, hits)
+    return *_joined([(places, hits), pairs]), numbers
 
 
-def _enough(guard: Guard, places: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Keep the documents and hashes of texts of which a document holds the guard's share."""
+def _enough(guard: Guard, places: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Keep the documents and hashes of texts of which a document holds the guard's share; and the texts."""
     here = np.unique(np.stack([places.astype(np.uint64), found], 1), axis=0)
     begin, end = (np.searchsorted(guard.grams[:, 0], here[:, 1], side) for side in ("left", "right"))  # type: ignore[call-overload]
     numbers = guard.grams[take_ranges(begin, end - begin), 1]
@@ -180,8 +186,9 @@ def _enough(guard: Guard, places: np.ndarray, found: np.ndarray) -> tuple[np.nda
     both = np.stack([here[match, 0], numbers], 1)
     (of_document, which, held) = np.unique(both, axis=0, return_inverse=True, return_counts=True)
     sizes = np.bincount(guard.grams[:, 1].astype(np.int64))[of_document[:, 1].astype(np.int64)]
-    kept = here[np.unique(match[(held >= guard.share * sizes)[which.ravel()]])]
-    return kept[:, 0].astype(np.int64), kept[:, 1]
+    is_enough = held >= guard.share * sizes
+    kept = here[np.unique(match[is_enough[which.ravel()]])]
+    return kept[:, 0].astype(np.int64), kept[:, 1], of_document[is_enough, 1].astype(np.int64)
 
 
 def _hits(
@@ -222,17 +229,16 @@ def find_leak(rows: Sequence[Sequence[str]], documents: Iterable[str], share: fl
     """Find the texts of rows that documents (a sentence a line) contain, by the guard's rule for a share."""
     parts = _parts(rows, GuardRules().ngram)
     guard = _guard([parts], share)
-    seen, holding = np.empty(0, np.uint64), 0
+    seen, held, holding = np.empty(0, np.uint64), np.empty(0, np.int64), 0
     rest = (document.split("\n") for document in documents)
     while batch := list(islice(rest, 1000)):
-        places, found = _find(guard, batch)
+        places, found, numbers = _find(guard, batch)
         holding += len(np.unique(places))
-        seen = np.union1d(seen, found)
+        seen, held = np.union1d(seen, found), np.union1d(held, numbers)
     texts = [text for row in rows for text in row]
     row_of = [number for number, row in enumerate(rows) for _ in row]
-    alone, sizes = np.unique(parts.texts, return_counts=True)
-    leaked, held = np.unique(parts.texts[_is_in(parts.hashes, seen)], return_counts=True)
-    leaked = leaked[held >= share * sizes[np.searchsorted(alone, leaked)]]
+    alone = np.unique(parts.texts)
+    leaked = alone[held] if share else parts.texts[_is_in(parts.hashes, seen)]
     leaked = np.union1d(leaked, parts.pair_texts[_is_in(parts.pairs, seen).all(1)])
     known = np.union1d(alone, parts.pair_texts)
     leaks = dict.fromkeys(texts[at] for at in leaked)

@@ -82,6 +82,10 @@ def test_a_leak_is_counted_by_the_share_that_the_guard_asks_for(share, leaked):
     documents = [f"有人问：{QUESTION}？", other[:14] + "做好别的工作"]
     leak = find_leak([(QUESTION,), (other,)], documents, share)
     assert (leak.texts, len(leak.found), leak.documents) == (2, leaked, leaked)
+    # of the last text each document holds a third, as it holds most of one of the others
+    halves = f"{QUESTION}今年呢", f"{other}和标准"
+    rows = [(halves[0] + "甲乙",), (halves[1] + "丙丁",), ("".join(halves),)]
+    assert find_leak(rows, halves, share).rows == ((0, 1, 2), (0, 1))[share > 0]
 
 
 OTHER = "另外一个更长的问题在这里等着回答"
