@@ -19,7 +19,7 @@ from albert.tasks.examples import (
     read_lines,
     suffix_of,
 )
-from albert.tasks.tables import Columns, cell_of, open_table
+from albert.tasks.tables import Columns, cell_of, json_rows, open_table
 from data.errors import InputError
 
 # usual names of the columns of a table of questions
@@ -37,7 +37,7 @@ def read_spans(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
 
     Raises InputError for another format.
     """
-    if suffix_of(path) != ".json":
+    if suffix_of(path) != ".json" or _has_questions(path):
         yield from _spans_of_rows(path, task, is_labelled)
         return
     content = read_json(path)
@@ -50,6 +50,12 @@ def read_spans(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
             for q, question in enumerate(_entries(paragraph, "qas"), 1):
                 where = f"{path}, article {a}, paragraph {p}, question {q}"
                 yield where, _span(paragraph.get("context"), question, next(numbers), is_labelled)
+
+
+def _has_questions(path: Path) -> bool:
+    """Whether a JSON file holds a question a line or in an array, and not passages with their questions."""
+    _, first = next(json_rows(path), (0, ""))
+    return isinstance(first, dict) and not {"data", "context_text"} & first.keys()
 
 
 def _spans_of_rows(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:

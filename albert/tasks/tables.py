@@ -91,14 +91,15 @@ def json_rows(path: Path) -> Iterator[Row]:
 def _table_rows(path: Path, header: Sequence[str] | None, usual: Sequence[str]) -> Iterator[Row]:
     """Yield the rows of a TSV (without quoting) or CSV; of a row of another width, its fault.
 
-    With `header`, the first row is data unless it has a usual name: some copies have a header of their own.
+    With `header`, the first row is data unless it is that or has a usual name: some copies have a header of
+    their own.
     """
     rows = list(_lines(path))
     while rows and not rows[-1][1]:  # empty lines at the end are no rows
         rows.pop()
     first = next((at for at, (_, row) in enumerate(rows) if row), 0)
     names: Sequence[str] = [cell.strip() for cell in rows[first][1]] if rows else []
-    if header is None or any(cell in usual for cell in names):
+    if header is None or names == [*header] or any(cell in usual for cell in names):
         rows = rows[first + 1 :]
     else:
         names = header

@@ -141,6 +141,19 @@ def test_a_json_array_is_read_like_json_lines(tmp_path):
     lines, array = (read_split(tmp_path / name, Task(name="t"))[1] for name in ("lines.jsonl", "array.json"))
     assert array.examples == lines.examples and len(array.examples) == 2
     assert [one.rsplit("/")[-1] for one in array.skipped] == ["array.json, row 2: not a JSON object"]
+    questions = [{"context": "甲乙", "question": "谁？", "answer": "乙"}] * 2
+    for content in (json.dumps(questions, indent=1), "\n".join(map(json.dumps, questions))):
+        (tmp_path / "questions.json").write_text(content)
+        asked = read_split(tmp_path / "questions.json", Task(name="t", kind=Kind.SPAN))[1].examples
+        assert [one.gold() for one in asked] == ["乙", "乙"]
+
+
+@pytest.mark.parametrize("names", ["正文\t好坏\n", "text\tlabel\n", ""])
+def test_a_header_of_a_file_is_no_example_where_the_task_names_the_columns_too(names, tmp_path):
+    (tmp_path / "t.tsv").write_text(f"{names}甲\t1\n乙\t0\n", encoding="utf-8")
+    header = ("text", "label") if "text" in names else ("正文", "好坏")
+    task = Task(name="t", header=header, columns=dict(zip(("text", "label"), header, strict=True)))
+    assert [one.text for one in read_split(tmp_path / "t.tsv", task)[1].examples] == ["甲", "乙"]
 
 
 @pytest.mark.parametrize("kind", [Kind.REGRESSION, Kind.MULTILABEL])
