@@ -57,8 +57,9 @@ _block_tag = re.compile(
     rf"</?(?:p|br|div|li|tr|h[1-6]|title|section|article|table|ul|ol){_ATTRIBUTES}>", re.I
 )
 _tag = re.compile(rf"</?(?:{_TAGS}){_ATTRIBUTES}>", re.I)
-_image = re.compile(r"!\[[^\[\]\n]*\]\([^()\n]*\)")
-_link = re.compile(r"\[([^\[\]\n]+)\]\([^()\n]*\)")
+_target = r"\((?:[^()\n]|\([^()\n]*\))*+\)"
+_image = re.compile(rf"!\[[^\[\]\n]*\]{_target}")
+_link = re.compile(rf"\[([^\[\]\n]+)\]{_target}")
 _SIGNS = ("<", "&", "](", "://", "www.", "WWW.", "```")  # a text without any of these holds no markup
 _markup_signs = re.compile(r"[<>&\[\]`]")
 _escaped_again = re.compile("&(?:amp;)+")
