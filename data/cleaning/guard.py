@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from data.cleaning.measures import Letters, letters_of
-from data.cleaning.normalise import clean_text
+from data.cleaning.normalise import clean_text, to_simplified
 from data.cleaning.settings import CleaningRules, GuardRules
 from data.errors import InputError
 from data.files import remembered
@@ -97,7 +97,8 @@ def _short_pairs(rows: Sequence[Sequence[str]], lengths: np.ndarray) -> np.ndarr
         pair = [number for number in range(begin, end) if lengths[number] >= _OF_PAIR][:2]
         if len(pair) < 2 or lengths[pair].max() >= _SUBSTRING:
             continue
-        first, second = ("".join(filter(str.isalnum, row[number - begin])) for number in pair)
+        folded = (to_simplified(row[number - begin]).lower() for number in pair)
+        first, second = ("".join(filter(str.isalnum, text)) for text in folded)
         if first not in second and second not in first:  # else one of them would be enough
             pairs.append(pair)
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
