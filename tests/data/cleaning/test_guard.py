@@ -66,7 +66,8 @@ def test_a_text_of_eight_letters_is_found_anywhere_and_a_shorter_one_as_a_senten
 def test_short_sentences_of_a_pair_are_found_where_a_document_holds_both(tmp_path):
     path = tmp_path / "dev.tsv"
     path.write_text(
-        "a\tb\tlabel\n茶怎么存\t新茶放哪里\t1\n泡茶\t水温多少\t0\n好茶多少錢\t茶多少钱\t1\n", encoding="utf-8"
+        "id\ta\tb\tlabel\n1024\t茶怎么存\t新茶放哪里\t1\n1025\t泡茶\t水温多少\t0\n1026\t好茶多少錢\t茶多少钱\t1\n",
+        encoding="utf-8",
     )
     both = ["有人问新茶，放哪里？", "也有人问茶怎麼存好。"]
     others = (["他问新茶放哪里"], ["茶怎么存", "水温多少"], ["泡茶的水温多少"], ["不知道好茶多少钱一斤"])
