@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -76,11 +75,7 @@ def _run(app: App, tokens: Sequence[str], name: str) -> int:
 
 
 def run_piped(command: Callable[[], int]) -> int:
-    """Return a command's exit code, or that of SIGPIPE if a reader such as head has closed its output.
-
-    SIGTERM stops it as Ctrl-C does.
-    """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Return a command's exit code, or that of SIGPIPE if a reader such as head has closed its output."""
     try:
         status = command()
         sys.stdout.flush()

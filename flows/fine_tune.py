@@ -163,14 +163,14 @@ class _Cache:
         tasks: dict[str, Callable[[], SeedRun]] = {}
         for key, run in zip(keys, runs, strict=True):
             if key not in tasks:  # else a model is compared with itself
-                call = f"{run[0].name} seed {run[1]}", partial(self._run, key, *run)
+                call = f"{run.candidate.name} seed {run.seed}", partial(self._run, key, *run)
                 tasks[key] = partial(train, *call) if self.pool is None else train.submit(*call).result
-        move = begin_progress(runs[0][0].data.task.name, f"of {len(runs)} runs")
+        move = begin_progress(runs[0].candidate.data.task.name, f"of {len(runs)} runs")
         found: list[SeedRun] = []
-        for key, (candidate, *_) in zip(keys, runs, strict=True):
+        for key, run in zip(keys, runs, strict=True):
             found.append(tasks[key]())
             if self.keep:
-                self.keep.drop_worse(candidate, key, found[-1].dev_score)
+                self.keep.drop_worse(run.candidate, key, found[-1].dev_score)
             move(len(found) / len(runs))
         return found
 
@@ -202,10 +202,13 @@ class _Cache:
 def _open_pool(workers: int | None, settings: FineTuneSettings) -> AbstractContextManager[Executor | None]:
     """Open a pool that shares this process's threads; None for a single process.
 
-    By default it has no more processes than a model has runs at a time, for the sake of memory.
+    By default it has no more processes than a model has seeds or rates, for the sake of memory.
     """
     runs = max(len(settings.seeds or range(MANY_SEEDS)), len(settings.learning_rates))
-    workers = workers or min(finetuning.usual_workers(), runs)
+    workers = min(
+        workers or min(finetuning.usual_workers(), runs),
+        runs * (len(settings.models) + (settings.baselines != "no")),
+    )
     return worker_pool(workers, finetuning.worker_start(workers)) if workers > 1 else nullcontext()
 
 

@@ -37,6 +37,7 @@ from albert.finetuning.learner import Predictions
 from albert.finetuning.settings import FineTuneSettings
 from albert.finetuning.training import (
     Candidate,
+    Run,
     SeedRun,
     Train,
     Trained,
@@ -122,7 +123,7 @@ def _row(name: str, trained: Sequence[tuple[Candidate, Trained]]) -> ModelRuns:
 def choose_seeds(candidate: Candidate, train: Train) -> tuple[int, ...]:
     """Choose ten seeds if a run with the first takes less than a minute, else five."""
     rates = candidate.settings.learning_rates
-    (run,) = train([(candidate.without_test() if len(rates) > 1 else candidate, 0, rates[0])])
+    (run,) = train([Run(candidate.without_test() if len(rates) > 1 else candidate, 0, rates[0])])
     return tuple(range(MANY_SEEDS if run.result.seconds < SHORT_SECONDS else FEW_SEEDS))
 
 

@@ -46,6 +46,8 @@ class KeptModels:
             return
         model = (candidate.name, "test" in candidate.encoded)
         worse, best = self.best.get(model, (None, -math.inf))
+        if key == worse:  # a run that decided how many seeds there are comes again
+            return
         if score > best:
             self.best[model] = (key, score)
         else:

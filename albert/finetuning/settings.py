@@ -138,9 +138,7 @@ class FineTuneSettings(TuningOptions):
         if not all(name.strip("_ ") for name in self.names or ()):
             raise ConfigError(f"names={self.names}: a model has an empty name")
         for name, numbers in self.recipes().items():
-            paths = [self.models[at] for at in numbers]
-            runs = {path.parent if path.match("checkpoint-[0-9]*") else path for path in paths}
-            if len(runs) < len(paths):
+            if len({_run_of(self.models[at]) for at in numbers}) < len(numbers):
                 raise ConfigError(f"{name} names one pretraining run twice: of each, one checkpoint counts")
         if self.train is None and self.task.kind is not Kind.SIMILARITY:
             raise ConfigError(f"no training file for {self.task.name}: pass --train")
@@ -188,6 +186,13 @@ class FineTuneSettings(TuningOptions):
     def split_paths(self) -> dict[str, Path]:
         paths = {"train": self.train, "dev": self.dev, "test": self.test}
         return {name: path for name, path in paths.items() if path is not None}
+
+
+def _run_of(checkpoint: Path) -> Path:
+    """The folder of the pretraining run whose checkpoint it is; the checkpoint itself if it is not in one."""
+    place = checkpoint.resolve()
+    is_in_run = place.match("checkpoint-[0-9]*") and (place.parent / "settings.json").is_file()
+    return place.parent if is_in_run else place
 
 
 def short_name(path: Path) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -151,7 +151,14 @@ def _checksum(source: Source) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-Run = tuple[Candidate, int, float]  # with its seed and learning rate
+class Run(NamedTuple):
+    """What is trained."""
+
+    candidate: Candidate
+    seed: int
+    learning_rate: float
+
+
 Train = Callable[[Sequence[Run]], list[SeedRun]]
 Trained = tuple[list[SeedRun], tuple[SweepPoint, ...]]  # a model's runs, and the rates that were tried
 
@@ -194,7 +201,7 @@ def _sweep(candidate: Candidate) -> list[Run]:
     assert seeds
     if len(rates) == 1 or _is_read_alone(candidate):
         return []
-    return [(candidate.without_test(), seeds[0], rate) for rate in rates]
+    return [Run(candidate.without_test(), seeds[0], rate) for rate in rates]
 
 
 def _seeds(candidate: Candidate, chosen: SeedRun | None) -> list[Run]:
@@ -206,7 +213,7 @@ def _seeds(candidate: Candidate, chosen: SeedRun | None) -> list[Run]:
     elif chosen and "test" not in candidate.encoded:
         seeds = seeds[1:]
     rate = chosen.result.learning_rate if chosen else rates[0]
-    return [(candidate, seed, rate) for seed in seeds]
+    return [Run(candidate, seed, rate) for seed in seeds]
 
 
 def _is_read_alone(candidate: Candidate) -> bool:
@@ -215,7 +222,7 @@ def _is_read_alone(candidate: Candidate) -> bool:
 
 
 def usual_workers() -> int:
-    """The seeds to train at a time: one on a GPU, which is then busy, else one for each core."""
+    """The runs to train at a time: one on a GPU, which is then busy, else one for each core."""
     return 1 if torch.cuda.is_available() else torch.get_num_threads()
 
 

@@ -63,10 +63,11 @@ def record_run(
     row |= {"steps": steps, "tokens": tokens, "metrics": json.dumps(metrics, ensure_ascii=False)}
     row |= {"settings": json.dumps(to_jsonable_python(settings), ensure_ascii=False)}
     with write_catalog(workspace) as db:
-        row["finished_at"] = None
-        if status == "completed":  # it is that already where the same command was run again
-            ended = db.execute("select finished_at from pretraining_runs where run = ?", [run]).fetchall()
-            row["finished_at"] = (ended and ended[0][0]) or datetime.now(UTC)
+        # the same command again finds it finished at these steps
+        query = "select finished_at from pretraining_runs where run = ? and steps = ?"
+        before = db.execute(query, [run, steps]).fetchall()
+        now = datetime.now(UTC) if status == "completed" else None
+        row["finished_at"] = (before and before[0][0]) or now
         insert(db, "pretraining_runs", [row], "insert or replace")
         steps_left = [checkpoint.step for checkpoint in checkpoints]
         gone = "delete from checkpoints where run = ? and not list_contains(?::integer[], step)"

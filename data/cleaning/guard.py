@@ -95,7 +95,7 @@ def _short_pairs(rows: Sequence[Sequence[str]], lengths: np.ndarray) -> np.ndarr
     for row in rows:
         begin, end = end, end + len(row)
         pair = [number for number in range(begin, end) if lengths[number] >= _OF_PAIR]
-        pair = sorted(pair, key=lambda number: row[number - begin].isascii())[:2]  # ids and labels last
+        pair = sorted(pair, key=lambda number: row[number - begin].isascii())[:2]  # ids and ASCII labels last
         if len(pair) < 2 or lengths[pair].max() >= _SUBSTRING:
             continue
         folded = (to_simplified(row[number - begin]).lower() for number in pair)

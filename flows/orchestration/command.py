@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -77,7 +78,8 @@ def _value_of(option: str, tokens: Sequence[str]) -> str | None:
 
 
 def run(name: str, arguments: Sequence[str]) -> int:
-    """Run a job from its command-line arguments; returns the exit code."""
+    """Run a job from its command-line arguments; returns the exit code. SIGTERM stops it as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     typed = ["jixu", name, *arguments]
     if (place := os.environ.get("JIXU_WORKSPACE")) and _value_of("--workspace", arguments) is None:
         typed += ["--workspace", place]  # a report tells how to repeat it

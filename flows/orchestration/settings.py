@@ -137,7 +137,7 @@ class FineTuneJobRunning(FineTuneRunning):
     """How the computation runs."""
 
     workers: Annotated[int | None, Field(ge=1)] = None
-    """Runs at a time; by default one a core, at most as many as seeds, and one on a GPU."""
+    """Runs at a time; by default one a core, at most as many as a model has seeds or rates, one on a GPU."""
 
 
 @options

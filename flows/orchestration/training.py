@@ -55,7 +55,7 @@ def _train(plan: PretrainingPlan, processes: int) -> PretrainResult:
     def record(state: TrainerState, folder: Path, status: str) -> None:
         if not state.step:  # from its begin a clean-up leaves it its versions
             return _record(plan, state, status, checkpoints)
-        resumes = state.step in checkpoints and state.step < plan.settings.steps
+        resumes = status == "running" and state.step in checkpoints
         event = "resuming" if resumes else "checkpoint"
         checkpoints[state.step] = _row(plan, state, folder)
         _record(plan, state, status, checkpoints)

@@ -157,9 +157,13 @@ def test_models_of_one_name_are_runs_of_a_recipe(task, tmp_path):
     first, second, _ = candidate.settings.models
     models = (first, second, shutil.copytree(second, tmp_path / "third"))
     settings = replace(candidate.settings, models=models, names=("none", "recipe", "recipe"), **one_rate)
-    for one, other in ((second, second), (second / "checkpoint-500", second / "checkpoint-1000")):
+    run = tmp_path / "run"
+    apart = replace(settings, models=(first, run / "checkpoint-5", tmp_path / "copies/checkpoint-10"))
+    run.mkdir()
+    (run / "settings.json").touch()
+    for one, other in ((second, second), (run / "checkpoint-5", tmp_path / "third/../run/checkpoint-10")):
         with pytest.raises(ConfigError, match="recipe names one pretraining run twice"):
-            replace(settings, models=(first, one, other))
+            replace(apart, models=(first, one, other))
 
     def train(runs):
         given = [(one, ONE[0] if one.name.endswith("2)") else GOLD) for one, *_ in runs]

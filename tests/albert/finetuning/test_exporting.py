@@ -150,6 +150,18 @@ def test_of_each_model_the_best_seed_on_dev_is_kept(tmp_path, tokenizer):
     assert keep(best, "a-b") == ["a-b", "a-b-2", "model", "small", "模型-一"]
 
 
+def test_of_finished_runs_the_best_weights_stay(tmp_path, tokenizer):
+    one, _ = candidate(tmp_path, tokenizer, "single")
+    kept = KeptModels(tmp_path / "kept", every_seed=False)
+    for key in "abc":
+        kept.place(key).mkdir(parents=True)
+    # the first decided how many seeds there are, and comes again
+    for key, score in (("a", 0.5), ("a", 0.5), ("b", 0.7), ("c", 0.7)):
+        kept.drop_worse(one, key, score)
+        assert kept.place("a").exists() == (key == "a")
+    assert kept.place("b").exists() and not kept.place("c").exists()
+
+
 def test_what_cannot_predict_is_refused_in_a_line(tmp_path, tokenizer):
     one, _ = candidate(tmp_path, tokenizer, "single")
     with pytest.raises(InputError, match="no task.json in .*: it is not a fine-tuned model"):

@@ -226,9 +226,10 @@ def record(root, run, status, settings=None, checkpoints=()):
 
 def test_a_run_and_its_checkpoints_keep_their_times_when_they_are_recorded_again(root):
     ended, times = set(), []
-    for steps in ([1, 2], [2, 3], []):
+    # of several processes a finished run is running again until its result is read
+    for status, steps in (("completed", [1, 2]), ("running", [2, 3]), ("completed", [])):
         rows = [CheckpointRow(step, f"models/again/checkpoint-{step}", "0") for step in steps]
-        record(root, "again", "completed", checkpoints=rows)
+        record(root, "again", status, checkpoints=rows)
         with read_catalog(Workspace(root)) as db:
             ended |= set(db.execute("select finished_at from pretraining_runs").fetchall())
             found = db.execute("select step, created_at from checkpoints where run = 'again'").fetchall()
