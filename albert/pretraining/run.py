@@ -206,7 +206,8 @@ class _Run:
         if not state.step:
             return
         halved = f", at {state.rate_scale:g} of the learning rate" if state.rate_scale < 1 else ""
-        self.log.say(f"resuming at step {state.step:,}{halved}")
+        if not self._is_over():
+            self.log.say(f"resuming at step {state.step:,}{halved}")
         if state.processes != now:
             parts = self.settings.running.accumulate
             self.notify(
