@@ -72,3 +72,10 @@ def assert_same(first, second):
     a, b = (weights(one) if isinstance(one, Path) else one for one in (first, second))
     assert a.keys() == b.keys()
     assert [name for name in a if not torch.equal(a[name], b[name])] == []
+
+
+@pytest.fixture
+def sixteen_steps(settings, corpora):
+    """Settings of a run of sixteen steps on corpus tea."""
+    shards = corpora["tea"]
+    return with_options(settings, shards=shards, steps=16, learning_rate=2e-3, running={"log_every": 1})
