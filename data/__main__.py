@@ -104,6 +104,8 @@ def words(
 
     if bool(corpus) == bool(source):
         raise InputError("give either --corpus or --source")
+    if output.suffix == ".tsv":
+        raise InputError(f"--output {output}: the table beside the dictionary ends in .tsv, so name a .txt")
     with ExitStack() as stack:
         if corpus:
             folder = stack.enter_context(working_copy(workspace or default_place(), read_only=True))
