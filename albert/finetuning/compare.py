@@ -176,7 +176,7 @@ def _truncated(models: Sequence[ModelRuns]) -> Iterator[str]:
     for model in models:
         for name, one in model.candidates[0].encoded.items():
             if one.cut:
-                line = f"{one.describe_cut(name)} (--running.max-seq-length)"
+                line = f"{one.describe_cut(name)} (running.max-seq-length)"
                 readers.setdefault(line, []).append(model.name)
     for line, names in readers.items():
         yield line if len(names) == len(models) else f"{', '.join(names)}: {line}"

@@ -76,7 +76,7 @@ def _training(comparison: Comparison) -> Iterator[str]:
     )
     last = {model.name: sum(one.best_epoch == len(one.curve) > 0 for one in model.seeds) for model in models}
     if improving := ", ".join(f"{counted(times, 'seed')} of {name}" for name, times in last.items() if times):
-        yield f"the last epoch was the best for {improving}: more --epochs may raise the scores"
+        yield f"the last epoch was the best for {improving}: more epochs may raise the scores"
     runs = [seed for model in models for seed in model.seeds]
     if restarts := sum(run.restarts for run in runs):
         were = "was" if restarts == 1 else "were"
@@ -294,7 +294,7 @@ def _overlap_warnings(evaluations: Sequence[Comparison]) -> list[str]:
         if held and not comparison.dropped:
             lines[comparison.task] = (
                 f"Overlap: {' and '.join(one.describe() for one in held)}, which makes the scores on "
-                f"{comparison.task} too good. --drop-overlap leaves them out of train."
+                f"{comparison.task} too good. The option drop-overlap leaves them out of train."
             )
     return list(lines.values())
 

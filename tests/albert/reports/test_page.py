@@ -185,6 +185,7 @@ def test_a_contaminated_corpus_is_named_at_the_top():
     # nor may the parts of the task hold the same texts
     report = report_of(comparison(BASE, clean, overlaps=shared))
     assert report.warnings[0].startswith("Overlap: 3 of 60 test examples are in train too, 1 of them")
+    assert report.warnings[0].endswith("too good. The option drop-overlap leaves them out of train.")
     mended = comparison(BASE, clean, overlaps=shared, dropped=3)
     assert not report_of(mended).warnings
 
