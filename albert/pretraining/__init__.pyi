@@ -7,14 +7,17 @@ from .run import pretrain as pretrain
 from .settings import FREE_TO_CHANGE as FREE_TO_CHANGE
 from .settings import RESULT_FILE as RESULT_FILE
 from .settings import SETTINGS_FILE as SETTINGS_FILE
+from .settings import BatchTokens as BatchTokens
 from .settings import Corpus as Corpus
 from .settings import EvaluationOptions as EvaluationOptions
 from .settings import GrowthOptions as GrowthOptions
 from .settings import ObjectiveOptions as ObjectiveOptions
 from .settings import OptimizerOptions as OptimizerOptions
+from .settings import PeakRate as PeakRate
 from .settings import PretrainSettings as PretrainSettings
 from .settings import RunningOptions as RunningOptions
 from .settings import ScheduleOptions as ScheduleOptions
+from .settings import Steps as Steps
 from .settings import TrainingOptions as TrainingOptions
 from .settings import read_settings as read_settings
 from .settings import write_settings as write_settings

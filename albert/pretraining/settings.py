@@ -19,6 +19,10 @@ from data.options import Floats, options, options_of, parse
 SETTINGS_FILE, METRICS_FILE = "settings.json", "metrics.jsonl"
 RESULT_FILE, FAILURE_FILE = "result.json", "failure.json"
 START_FILE = "held_out_start.npz"  # what was measured of the held-out documents before the first step
+# options of several jobs
+Steps = Annotated[int, Field(ge=1, le=10**9)]
+BatchTokens = Annotated[int | None, Field(ge=128, le=10**9)]
+PeakRate = Annotated[float | None, Field(gt=0, le=10)]
 
 
 @options
@@ -138,11 +142,11 @@ FREE_TO_CHANGE = frozenset(
 class TrainingOptions:
     """How to train: the options that a person sets."""
 
-    steps: Annotated[int, Field(ge=1, le=10**9)] = 1000
+    steps: Steps = 1000
     """Optimiser steps of the whole run (步数)."""
-    batch_tokens: Annotated[int | None, Field(ge=128, le=10**9)] = None
+    batch_tokens: BatchTokens = None
     """Tokens in a step, over all processes (批大小); by default 32768 on a GPU, 4096 on a CPU."""
-    learning_rate: Annotated[float | None, Field(gt=0, le=10)] = None
+    learning_rate: PeakRate = None
     """Peak learning rate (学习率); by default the square-root rule's: for batches of 4096 tokens AdamW 3e-4
     from random weights, else 5e-5, and LAMB 7.8e-5."""
     init_weights: Literal["random", "corpus"] = "random"

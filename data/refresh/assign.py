@@ -365,10 +365,7 @@ def _find_order(db: duckdb.DuckDBPyConnection, plan: Plan) -> bool:
     For "auto" at least half of a source's documents have three sentences: shorter ones are pairs, questions
     or remarks, whose order carries no discourse. Raises InputError if order was requested but there is none.
     """
-    objective, sop = plan.settings.objective, plan.settings.instances.sop
-    possible = OBJECTIVES[objective].sentence_order
-    if sop == "on" and not possible:
-        raise InputError(f"sop=on: the objective {objective} has no sentence order")
+    sop, possible = plan.settings.instances.sop, OBJECTIVES[plan.settings.objective].sentence_order
     if sop == "on" and not db.execute("from listed where stage is null and sentences > 1").fetchone():
         raise InputError(
             "sop=on: every document is a single sentence, so there is no order to learn; "

@@ -20,7 +20,7 @@ from data.catalog import (
 from data.cleaning import ALGORITHM, check_languages, make_guard, read_blocklist
 from data.errors import InputError, masked
 from data.files import sha256
-from data.instances import SHARD_CHARACTERS, Shard
+from data.instances import OBJECTIVES, SHARD_CHARACTERS, Shard
 from data.refresh.build import segmenter
 from data.refresh.read import READING_VERSION
 from data.refresh.settings import RefreshSettings, SourceSpec
@@ -98,6 +98,8 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
     """Check the settings and find the sources. Writes nothing; raises InputError if something cannot work."""
     if not settings.source:
         raise InputError("no source given: pass --source with a file, a folder, a glob or a URL")
+    if settings.instances.sop == "on" and not OBJECTIVES[settings.objective].sentence_order:
+        raise InputError(f"sop=on: the objective {settings.objective} has no sentence order")
     files = _find_all(settings)
     workspace = Workspace(settings.workspace)
     current, sources, shards = _read_current(workspace, settings.corpus)

@@ -28,6 +28,7 @@ from data.catalog import (
     version_of_unfinished,
     version_shards,
 )
+from data.cleaning import CleaningRules, GuardRules, make_guard
 from data.errors import InputError
 from data.files import sha256
 from data.options import values_of
@@ -331,22 +332,31 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
 
     if not options.general and not names_checkpoint(options.init):
         raise InputError("give --general text to train a base model on, or --init with a checkpoint folder")
-    for source in (*options.general, *options.domain):
-        find_files(source)
+    _check_texts((*options.general, *options.domain), options.guard)
     settings = fine_tune_settings(judging_options(options, (options.init,)))
     read_task(settings)
+    ours = Workspace(Path(options.workspace)).tokenizers
+    vocabulary = find_tokenizer(options.tokenizer, ours) if options.tokenizer else None
     if not names_checkpoint(options.init):
         AlbertConfig.preset(options.init)
         return options
-    load_pretrained(options.init)
-    ours = Workspace(Path(options.workspace)).tokenizers
-    if options.tokenizer and not encode_alike(
-        find_source(options.init).vocabulary, find_tokenizer(options.tokenizer, ours)
-    ):
+    model, _ = load_pretrained(options.init)
+    positions = model.config.max_position_embeddings
+    if options.text.max_seq_length > positions:
+        raise InputError(f"{options.init} has {positions} positions: give --text.max-seq-length {positions}")
+    if vocabulary and not encode_alike(find_source(options.init).vocabulary, vocabulary):
         raise InputError(
             f"{options.tokenizer} is not the vocabulary of {options.init}: leave --tokenizer out"
         )
     return options
+
+
+def _check_texts(sources: Sequence[str], guard: GuardRules) -> None:
+    """Raise InputError for a source or an evaluation set that cannot be read."""
+    for source in sources:
+        find_files(source)
+    if guard.files:
+        make_guard(guard.files, guard.ngram, CleaningRules(), guard.share)
 
 
 def judging_options(options: EndToEndOptions, models: tuple[str, ...]) -> FineTuneOptions:
@@ -376,9 +386,9 @@ def plan_experiment(options: ExperimentOptions) -> ExperimentOptions:
             f"first.name and second.name are {names[1]} and {names[2]}: give two, and not general"
         )
     load_pretrained(options.init)
-    for source in (*options.general, *options.first.text, *options.second.text):
-        find_files(source)
+    _check_texts((*options.general, *options.first.text, *options.second.text), options.guard)
     for one in (options.first, options.second):
+        check_name(f"{one.name}-task", "corpus")
         paths = {name: Path(getattr(one, name)) for name in ("train", "dev", "test")}
         for split in read_task(load_task(one.task), paths).splits.values():
             examples, lines = len(split.examples), sum(bool(line.strip()) for line in read_lines(split.path))

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, T
 from pydantic import Field
 
 from albert.finetuning import FineTuneRunning, TuningOptions
-from albert.pretraining import TrainingOptions
+from albert.pretraining import BatchTokens, PeakRate, Steps, TrainingOptions
 from data.cleaning import GuardRules
-from data.options import Floats, Integers, options, options_of, values_of
+from data.errors import ConfigError
+from data.options import Commas, options, options_of, values_of
 from data.refresh import RefreshSettings, load_recipe
 from data.workspace import default_place
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 Runner = Literal["processes", "dask"]
+Workers = Annotated[int | None, Field(ge=1, le=1024)]
+Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Commas, Field(min_length=1)]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0, le=2**31)], ...], Commas, Field(min_length=1)]
+Shares = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Commas]
 Place = Annotated[
     str, Field(description="Folder for everything made, or a URL such as s3://bucket/workspace (工作区).")
 ]
@@ -45,7 +50,7 @@ class DriftOptions:
     pretrain_if: str | None = None
     """Condition of pretraining after the refresh, such as drift>0.2 (漂移); of drift, new_words, unknown,
     lengths, mlm_loss."""
-    steps: Annotated[int, Field(ge=1)] = 1000
+    steps: Steps = 1000
     """Steps of that pretraining (步数)."""
     event_if: str = "drift>0.3"
     """Condition of the event jixu.corpus.drifted (漂移事件)."""
@@ -69,7 +74,7 @@ class RefreshOptions(RefreshSettings):
 
     # a command resolves a URL to its copy, and the number of cores on the machine that it runs on
     workspace: Place = Field(default_factory=default_place)  # type: ignore[assignment]
-    workers: Annotated[int | None, Field(ge=1, le=1024)] = None  # type: ignore[assignment]
+    workers: Workers = None  # type: ignore[assignment]
     """Processes; one a core."""
     recipe: str | None = None
     """YAML file with these options (配方); what is set beside it takes precedence."""
@@ -136,7 +141,7 @@ class CorporaOptions:
 class FineTuneJobRunning(FineTuneRunning):
     """How the computation runs."""
 
-    workers: Annotated[int | None, Field(ge=1)] = None
+    workers: Workers = None
     """Runs at a time; by default one a core, at most as many as a model has seeds or rates, one on a GPU."""
 
 
@@ -203,11 +208,11 @@ class TextOptions:
 class WholePretraining:
     """Both pretrainings of a whole run."""
 
-    base_steps: Annotated[int, Field(ge=1)] = 1000
+    base_steps: Steps = 1000
     """Steps on the general text (步数)."""
-    batch_tokens: Annotated[int | None, Field(ge=128)] = None
+    batch_tokens: BatchTokens = None
     """Tokens of a step; by default 32768 on a GPU, 4096 on a CPU."""
-    learning_rate: Annotated[float | None, Field(gt=0)] = None
+    learning_rate: PeakRate = None
     """Peak rate of both; by default from batch and start."""
 
 
@@ -234,9 +239,9 @@ class EndToEndOptions:
     (起点)."""
     tokenizer: str | None = None
     """Vocabulary; by default trained, or the checkpoint's (词表)."""
-    steps: Annotated[int, Field(ge=1)] = 1000
+    steps: Steps = 1000
     """Steps on the text of the field (步数)."""
-    workers: Annotated[int | None, Field(ge=1)] = None
+    workers: Workers = None
     """Processes; by default one a core."""
     workspace: Place = Field(default_factory=default_place)
     text: TextOptions = TextOptions()
@@ -284,25 +289,29 @@ class ExperimentOptions:
     minutes: Annotated[float | None, Field(gt=0)] = None
     """Minutes for the whole, half of them at most for pretraining; what they do not suffice for is left out,
     and the same command goes on from there."""
-    labels: Annotated[Integers, Field(min_length=1)] = (1000, 200, 5000)
+    labels: Counts = (1000, 200, 5000)
     """Numbers of training examples, first that of the primary contrast."""
-    base_shares: Floats = (0.25, 0.5, 0.75)
+    base_shares: Shares = (0.25, 0.5, 0.75)
     """Shares of the start in averages with the matched arm."""
-    pretraining_seeds: Annotated[Integers, Field(min_length=1)] = (0, 1, 2)
+    pretraining_seeds: Seeds = (0, 1, 2)
     """Seeds of pretraining; fewer than three say nothing of a recipe."""
-    batch_tokens: Annotated[int | None, Field(ge=128)] = None
+    batch_tokens: BatchTokens = None
     """Tokens of a step; by default 32768 on a GPU, 4096 on a CPU."""
-    learning_rate: Annotated[float | None, Field(gt=0)] = None
+    learning_rate: PeakRate = None
     """Peak rate of pretraining; by default from batch and start."""
     replay: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of general text in a field's training."""
-    workers: Annotated[int | None, Field(ge=1)] = None
+    workers: Workers = None
     """Processes; by default one a core."""
     workspace: Place = Field(default_factory=default_place)
     guard: GuardRules = GuardRules()
     """What is left out of the corpora beside the text of dev and test."""
     fine_tuning: TuningOptions = TuningOptions(seeds=(0, 1, 2, 3, 4))
     """The fine-tuning that judges."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.pretraining_seeds)) < len(self.pretraining_seeds):
+            raise ConfigError(f"pretraining_seeds={self.pretraining_seeds}: give each once")
 
 
 JOBS: dict[str, type[Job]] = {
