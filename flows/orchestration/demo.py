@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from albert.finetuning import TuningOptions
 from data.samples import FOLDER
-from flows.orchestration.settings import EndToEndOptions, TextOptions, WholePretraining
+from flows.orchestration.settings import EndToEndOptions, TextOptions, WholePretraining, merge
 
 
 def demo_options(options: EndToEndOptions) -> EndToEndOptions:
-    """The samples, few labels, and sizes under which they take about three minutes on two cores."""
-    return replace(
-        options,
-        demo=False,
+    """The samples, few labels, and sizes under which they take about three minutes on two cores, with the
+    options that differ from their defaults.
+    """
+    demo = EndToEndOptions(
         domain=(str(FOLDER / "tea.jsonl"),),
         task="tea-topics",
         train=str(FOLDER / "tea_topics_train_48.tsv"),
@@ -25,10 +26,6 @@ def demo_options(options: EndToEndOptions) -> EndToEndOptions:
         pretraining=WholePretraining(batch_tokens=2048, learning_rate=2e-4),
         # small models trained for a minute take a larger rate than published ones; a sweep or ten seeds would
         # take minutes
-        fine_tuning=replace(
-            options.fine_tuning,
-            seeds=options.fine_tuning.seeds or (0, 1, 2),
-            batch_size=16,
-            learning_rate=8e-4,
-        ),
+        fine_tuning=TuningOptions(seeds=(0, 1, 2), batch_size=16, learning_rate=8e-4),
     )
+    return replace(merge(options, demo), demo=False)

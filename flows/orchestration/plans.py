@@ -322,7 +322,7 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
     if options.demo:
         from flows.orchestration.demo import demo_options
 
-        return demo_options(options)
+        options = demo_options(options)
     missing = [f"--{name}" for name in ("domain", "task", "train", "dev") if not getattr(options, name)]
     if missing:
         raise InputError(f"{', '.join(missing)} missing: give them, or --demo for the samples")

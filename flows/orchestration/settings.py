@@ -92,16 +92,16 @@ class RefreshOptions(RefreshSettings):
         """
         recipe = load_recipe(Path(self.recipe)) if self.recipe else {}
         values: dict[str, Any] = {"corpus": self.corpus, **recipe, "workspace": Path(self.workspace)}
-        return _merge(self, RefreshSettings(**values))
+        return merge(self, RefreshSettings(**values))
 
 
-def _merge(chosen: object, base: T) -> T:
+def merge(chosen: object, base: T) -> T:
     """`base` with the options of `chosen` that differ from their defaults."""
     changes: dict[str, Any] = {}
     for name, value in values_of(chosen, type(base)).items():
         old = getattr(base, name)
         if is_dataclass(old) and not isinstance(old, type):
-            changes[name] = _merge(value, old)
+            changes[name] = merge(value, old)
         elif value != options_of(type(chosen))[name].get_default(call_default_factory=True):
             changes[name] = value
     return replace(base, **changes)
@@ -221,7 +221,7 @@ class EndToEndOptions:
     """Raw text to evaluation report: tokenizer, corpora, base model, continued pretraining, comparison."""
 
     demo: bool = False
-    """Run on the samples that come with jixu."""
+    """Run on the samples that come with jixu, in minutes; what differs from its default takes precedence."""
     general: tuple[str, ...] = ()
     """General raw text, for the base model (通用语料)."""
     domain: tuple[str, ...] = ()

@@ -172,6 +172,21 @@ def test_what_cannot_work_is_refused_in_a_line_before_anything_is_written(
     assert sorted(workspace.rglob("*")) == before
 
 
+def test_what_is_set_beside_the_demonstration_takes_precedence(tmp_path):
+    given = {
+        "demo": True,
+        "steps": 7,
+        "fine_tuning": {"epochs": 2, "batch_size": 8},
+        "workspace": str(tmp_path),
+    }
+    planned = plan("end-to-end", given)
+    tuning = planned.fine_tuning
+    assert (planned.steps, planned.text.copies, planned.domain) == (7, 4, (TEA,))
+    assert (tuning.epochs, tuning.batch_size, tuning.learning_rate, len(tuning.seeds)) == (2, 8, 8e-4, 3)
+    with pytest.raises(InputError, match="source /no/such/text does not exist"):
+        plan("end-to-end", given | {"domain": ["/no/such/text"]})
+
+
 def test_a_comparison_does_not_take_the_name_of_a_pretraining(tmp_path):
     options = values("fine-tune", {"run": "first"}, tmp_path, "")
     assert plan("fine-tune", options)
