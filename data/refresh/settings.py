@@ -87,7 +87,7 @@ class RefreshSettings:
     dictionary: tuple[str, ...] = ()
     """Words of the field in jieba's format (用户词典)."""
     discover_words: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    """New words to list after a new version (新词发现)."""
+    """New words of the corpus to list afterwards (新词发现)."""
     seed: Annotated[int, Field(ge=0, le=2**31)] = 0
     """Random seed (随机种子)."""
     workers: Annotated[int, Field(ge=1, le=1024)] = Field(default_factory=lambda: os.cpu_count() or 1)

@@ -247,7 +247,7 @@ class EndToEndOptions:
     text: TextOptions = TextOptions()
     """How the corpora are made."""
     guard: GuardRules = GuardRules()
-    """What is left out of the corpora beside the text of dev and test."""
+    """Keeps the text of dev and test, and of further sets, out of the corpora."""
     pretraining: WholePretraining = WholePretraining()
     """Both pretrainings."""
     fine_tuning: TuningOptions = TuningOptions()
@@ -305,7 +305,7 @@ class ExperimentOptions:
     """Processes; by default one a core."""
     workspace: Place = Field(default_factory=default_place)
     guard: GuardRules = GuardRules()
-    """What is left out of the corpora beside the text of dev and test."""
+    """Keeps the text of dev and test, and of further sets, out of the corpora."""
     fine_tuning: TuningOptions = TuningOptions(seeds=(0, 1, 2, 3, 4))
     """The fine-tuning that judges."""
 
