@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.errors import InputError
-from data.instances import Shard, ShardInfo, read_info, read_shard
+from data.instances import MaskRule, Shard, ShardInfo, read_info, read_shard
 from data.refresh.assign import Division
 from data.refresh.plan import Plan
 from data.tokenization import load_tokenizer
@@ -21,11 +21,12 @@ from data.tokenization import load_tokenizer
 AUDITED_SHARDS = 8  # evenly spaced among the new ones
 # 80% [MASK], 10% the same, 10% random (Devlin et al. 2019, 3.1)
 MASK_SHARE = 0.8
-# whole words and max_predictions round below the rate, at least one token to an instance above it
-LEAST_RATE, MOST_RATE = 0.5, 1.25
+# of the tokens to mask: whole words round below and above
+LEAST_MASKED, MOST_MASKED = 0.5, 1.25
+SHORT = 4  # tokens to mask by the rate; with fewer an instance's first word rounds it far up
 # standard deviations of a share: n-grams are replaced together, so tokens are not independent
 DEVIATIONS = 12
-FEW_TOKENS = 5000  # with fewer, the share of masks is not checked: short instances round it far up
+FEW_TOKENS = 5000  # with fewer, the share of masks is not checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +102,24 @@ def _audit(plan: Plan, new: Sequence[Shard], sop: bool) -> list[Gate]:
         Gate("labels that are not the token at their place", int(np.sum(ids[at] != labels)), 0, 0),
         Gate("masked special tokens", int(np.sum(special[at])), 0, 0),
         Gate("share of [UNK] (max_unknown_share)", int(np.sum(unknown)) / max(tokens, 1), 0, bound),
-        *_mask_shares(info, tokens, len(at), int(np.sum(replacements == info.vocabulary.mask_id))),
+        *_masked_share(info.rule, np.add.reduceat(~special, starts[:-1], dtype=int), np.diff(masked)),
+        *_mask_tokens_share(info, len(at), int(np.sum(replacements == info.vocabulary.mask_id))),
     ]
 
 
-def _mask_shares(info: ShardInfo, tokens: int, masked: int, mask_tokens: int) -> list[Gate]:
+def _masked_share(rule: MaskRule, lengths: np.ndarray, masked: np.ndarray) -> list[Gate]:
+    """A gate on the share of the tokens [S] that are masked [S], in instances that are not short."""
+    is_long = rule.rate * lengths >= SHORT
+    lengths, masked = lengths[is_long], masked[is_long]
+    if (tokens := lengths.sum()) < FEW_TOKENS:
+        return []
+    to_mask = float(np.minimum(rule.rate * lengths, rule.max_predictions or np.inf).sum() / tokens)
+    low, high = LEAST_MASKED * to_mask, MOST_MASKED * to_mask
+    return [Gate("share of tokens masked", float(masked.sum() / tokens), low, high)]
+
+
+def _mask_tokens_share(info: ShardInfo, masked: int, mask_tokens: int) -> list[Gate]:
     gates = []
-    if tokens >= FEW_TOKENS:
-        low, high = LEAST_RATE * info.rule.rate, MOST_RATE * info.rule.rate
-        gates.append(Gate("share of tokens masked", masked / tokens, low, high))
     if masked and info.vocabulary.similar is None:
         off = DEVIATIONS * (MASK_SHARE * (1 - MASK_SHARE) / masked) ** 0.5
         low, high = MASK_SHARE - off, min(1.0, MASK_SHARE + off)

@@ -41,6 +41,9 @@ def without_the_first(table):
     return pc.if_else(pc.equal(ids, ids[0]), pa.scalar(None, ids.type), ids)
 
 
+CITIES = ["北京", "上海", "广州", "成都", "武汉", "南京", "杭州", "西安", "昆明", "长沙", "厦门", "天津"]
+
+
 def unknown_alone(table):
     ids = table["input_ids"]
     return pa.array([[2, *[1] * (len(row) - 2), 3] for row in ids.to_pylist()], ids.type)
@@ -51,6 +54,27 @@ def test_what_a_refresh_builds_passes_every_gate(built):
     gates = {gate.name: gate for gate in check_quality(planned, division, shards)}
     assert len(gates) == 8 and all(gate.passed for gate in gates.values())
     assert gates["share of tokens masked"].value == pytest.approx(0.15, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "cities, most, share", [(1, None, None), (len(CITIES), 2, 0.02)], ids=["short", "few"]
+)
+def test_short_texts_may_have_more_masks_and_few_predictions_fewer(
+    tmp_path, vocabulary_file, cities, most, share
+):
+    """Of eight characters one is to be masked, and with it the rest of its word."""
+    days = [f"{one}{half}" for one in ("昨天", "今天", "明天", "周五", "周六") for half in ("上午", "下午")]
+    texts = [
+        "，".join(f"{day}{city}{sky}" for city in CITIES[at : at + cities])
+        for day in days
+        for sky in ("下雨", "晴朗", "刮风", "多云", "降温", "闷热")
+        for at in range(0, len(CITIES), cities)
+    ]
+    write_jsonl(tmp_path / "days.jsonl", *texts)
+    given = {"duplicates": {"near": None}, "masking": {"max_predictions": most}}
+    settings = refresh_settings(tmp_path / "w", tmp_path / "days.jsonl", vocabulary_file, **given)
+    measured = {gate.name: gate.value for gate in refresh_here(settings).gates}
+    assert measured.get("share of tokens masked") == (share and pytest.approx(share, abs=0.005))
 
 
 @pytest.mark.parametrize(
