@@ -26,8 +26,10 @@ from albert.finetuning.settings import FEWEST_EPOCHS, MOST_EPOCHS, SWEEP
 from albert.finetuning.training import plan_batches, predict
 from albert.optim import adamw
 from albert.reports import read_report, write_report
+from albert.runtime import default_device, usual_precision
 from albert.tasks import Example, Task
 from data.errors import ConfigError, InputError
+from data.options import options_of
 from tests.albert.finetuning.examples import filler, prepared, settings_of, table
 from tests.albert.report_samples import report_of, seed_result
 from tests.conftest import copied
@@ -168,6 +170,27 @@ def test_a_run_is_found_again_by_its_inputs(split_files, model_folder, tmp_path)
     assert len(set(keys)) == 4
     (tmp_path / "run.npz").write_bytes((tmp_path / "run.npz").read_bytes()[:300])
     assert load_run(tmp_path / "run.npz") is None
+
+
+def test_a_run_is_trained_anew_exactly_when_an_option_changes_it(split_files, model_folder):
+    settings = quick(split_files, model_folder)
+    optimizer = {"warmup_share": 0.2, "max_restarts": 1, "patience": 2}
+    usual = usual_precision(default_device())  # named, it is the same run as "auto"
+    other = "fp32" if usual == "bf16" else "bf16"
+    running = {"precision": other, "max_seq_length": 9, "pooling": "cls"}
+    assert optimizer.keys() == options_of(FineTuneOptimizer).keys() - {"sweep"}
+    assert running.keys() == options_of(FineTuneRunning).keys()
+
+    def key(**changes):
+        return run_key(prepared(replace(settings, **changes)), 0, 1e-3)
+
+    # a run has a seed and a rate of its own
+    assert key() == key(seeds=(5,), baselines="yes", learning_rate=1e-4)
+    assert key() == key(running=replace(settings.running, precision=usual))
+    keys = [key(), key(epochs=2), key(batch_size=5), key(drop_overlap=True)]
+    keys += [key(optimizer=replace(settings.optimizer, **{name: value})) for name, value in optimizer.items()]
+    keys += [key(running=replace(settings.running, **{name: value})) for name, value in running.items()]
+    assert len(set(keys)) == 10
 
 
 def test_pairs_are_cut_at_the_longer_side(tokenizer):
