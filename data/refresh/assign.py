@@ -28,6 +28,7 @@ T = TypeVar("T")
 _MEMORY = "400MB"
 _MEASURED = 256  # documents at a time
 _PERPLEXITY = pa.schema([("doc_id", pa.string()), ("perplexity", pa.float64())])
+_UNUSED = "anti join (from listed where stage is null) using (doc_id)"
 _ROW_BITS = 40  # a document's position is its source's number above these bits of its row
 
 
@@ -285,14 +286,8 @@ def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | No
     if not db.execute("from listed where stage is null").fetchone():
         raise _nothing_usable(db, plan)
     sop, root = _find_order(db, plan), plan.workspace.root
-    gone = dict(
-        db.execute(
-            """
-            select shard, count(*) from held anti join (from listed where stage is null) using (doc_id)
-            group by shard
-            """
-        ).fetchall()
-    )
+    losing = db.execute(f"select distinct shard from held {_UNUSED}").fetchall()
+    gone = {shard for (shard,) in losing}
     pieces: list[Piece] = []
     for shard in (shard for shard in plan.current_shards if shard.path in gone):
         if not verify(root / shard.documents_path, shard.documents_sha256):  # DuckDB reads no checksums
@@ -308,7 +303,16 @@ def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | No
     kept = tuple(shard for shard in plan.current_shards if shard.path not in gone)
     listed = plan.staging / "listed.parquet"
     copy_to(db, "from listed order by position", listed)
-    return Division(kept, tuple(pieces), sum(gone.values()), sop, listed)
+    return Division(kept, tuple(pieces), _count_removed(db, plan), sop, listed)
+
+
+def _count_removed(db: duckdb.DuckDBPyConnection, plan: Plan) -> int:
+    """Count documents that the current version has, and the next has not."""
+    if not (index := current_index(plan)):
+        return 0
+    query = f"select count(*) from read_parquet({file_list([index])}) {_UNUSED} where words is not null"
+    ((count,),) = db.execute(query).fetchall()
+    return count
 
 
 def _drop_unlikely(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from data.catalog import collect_garbage, locked, open_workspace, read_catalog, write_catalog
+from data.cleaning import QualityRules
 from data.errors import InputError
 from data.files import sha256
 from data.instances import verify
@@ -164,6 +165,9 @@ def test_new_and_removed_documents_touch_only_their_shards(settings, source, mon
     assert len(ids) == len(set(ids)) == result.documents
     firsts = "select first_version, count(*) from documents group by all order by all"
     assert ask(settings.workspace, firsts) == [(1, result.documents - 1), (2, 1)]
+    stricter = refresh_here(replace(settings, quality=QualityRules(min_characters=100)))
+    assert stricter.new_shards and not stricter.kept_shards
+    assert stricter.removed_documents == result.documents - stricter.documents > 0
 
 
 def test_repeated_short_and_foreign_documents_are_counted(settings, source):
