@@ -147,13 +147,16 @@ def push(url: str, /, *, workspace: Path | None = None) -> None:
 
     Args:
         url: Where to publish it, such as s3://bucket/workspace.
-        workspace: Folder to publish; by default the copy that commands use.
+        workspace: Folder to publish; by default the copy of this URL that commands work in.
     """
+    from data.catalog import has_catalog
     from data.locks import writer_lock
     from data.publication import publish
     from data.storage import RemoteFolder
 
     copy, store = Workspace(workspace or local_folder(url)), RemoteFolder(url)
+    if not has_catalog(copy):
+        raise InputError(f"no catalog in {copy.root}: pass --workspace with the folder to publish")
     with writer_lock(store):
         print(_describe(publish(store, copy), copy))
 

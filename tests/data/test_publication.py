@@ -258,6 +258,8 @@ def test_urls_that_hold_no_workspace_are_refused(s3, tmp_path, url, capsys):
             pass
     with pytest.raises(InputError, match="nothing is published at"), working_copy(url, read_only=True):
         pass
+    assert run_app(app, ["push", url, "--workspace", str(tmp_path / "none")]) == 2
+    assert "pass --workspace with the folder to publish" in capsys.readouterr().err
     store = RemoteFolder(url)
     store.files.pipe_file("manifests/00000001.json", b'{"format": 99}')
     with pytest.raises(InputError, match="published by a newer jixu"):
