@@ -112,6 +112,9 @@ def test_versions_duplicates_and_new_words_are_compared(tmp_path, samples, vocab
         assert new and not new & set(older.fetchall())
         firsts = "select count(*), count(first_version) from documents where dropped_reason is not null"
         assert opened.sql(firsts).fetchall() == [(4, 0)]
+    with open_workspace(settings.workspace, newest={"tea": 1}) as then:
+        kept = "select version, count(*) from documents where dropped_reason is null group by version"
+        assert then.sql(kept).fetchall() == [(1, first[4])] and len(then.changed_documents("tea")) == first[4]
     collect_garbage(Workspace(settings.workspace), keep=1)
     with open_workspace(settings.workspace) as opened:
         assert opened.version_changes("tea").fetchall() == [(*second[:7], None, None, None, None)]
