@@ -17,7 +17,7 @@ from albert.tasks import ChoiceExample, Kind, Split, TaskData, entities_of, labe
 
 def chance_of(data: TaskData, split: Split) -> float:
     """The main metric of answers that ignore the input: the most frequent training label (for f1 the positive
-    one), of several labels those whose micro F1 is best in training, or a random choice; 0 for other kinds.
+    one), the set of several labels that is best in training, or a random choice; 0 for other kinds.
     """
     kind, metric = data.task.kind, data.task.metrics[0]
     if kind is Kind.CHOICE:
@@ -26,16 +26,27 @@ def chance_of(data: TaskData, split: Split) -> float:
     if kind not in (Kind.SINGLE, Kind.PAIR, Kind.MULTILABEL):
         return 0.0
     train, gold = (label_table(part.examples, data.labels) for part in (data.splits["train"], split))
-    frequent = np.argsort(-train.sum(0), kind="stable")
-    chosen = frequent[:1]
+    C = gold.shape[1]
     if kind is Kind.MULTILABEL:
-        right = np.cumsum(train.sum(0)[frequent])
-        predicted = len(train) * np.arange(1, len(frequent) + 1)
-        chosen = frequent[: int((right / (predicted + right[-1])).argmax()) + 1]
-    elif metric == "f1":
-        chosen = np.array([len(frequent) - 1])
-    always = np.broadcast_to(np.isin(np.arange(gold.shape[1]), chosen), gold.shape)
+        chosen = _best_set(metric, train)
+    else:
+        chosen = np.arange(C) == (C - 1 if metric == "f1" else train.sum(0).argmax())
+    always = np.broadcast_to(chosen, gold.shape)
     return float(score(metric, label_set_statistics(metric, always, gold).sum(0)))
+
+
+def _best_set(metric: str, train: np.ndarray) -> np.ndarray:
+    """The set of labels [C] that scores best if every training example [n, C] is given it."""
+    if metric == "exact_match":
+        sets, times = np.unique(train, axis=0, return_counts=True)
+        return sets[times.argmax()]
+    times = train.sum(0)
+    if metric == "macro_f1":
+        return times > 0  # a label's F1 is 0 without it
+    frequent = np.argsort(-times, kind="stable")
+    right, predicted = np.cumsum(times[frequent]), len(train) * np.arange(1, len(times) + 1)
+    best = int((right / (predicted + right[-1])).argmax())
+    return np.isin(np.arange(len(times)), frequent[: best + 1])
 
 
 def leaves_chance(data: TaskData, split: Split, value: float) -> bool:

@@ -1,6 +1,7 @@
 """Simple methods find what they can find, and stand in the report beside the models."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,14 +29,18 @@ def test_a_word_decides_a_label(tmp_path, model_folder):
     path = table(tmp_path / "t.tsv", "text label", rows)
     assert scores_of("mine", path, model_folder) == {"character TF-IDF, logistic regression": 1.0}
     for n, (text, label) in enumerate(rows):
-        rows[n] = (text + "园" * (n % 2), f"{label},园" if n % 2 else label)
+        rows[n] = (text + "园", f"{label},园") if n % 6 in (0, 1, 3) else (text, label)
     path = table(tmp_path / "several.tsv", "text label", rows)
     (tmp_path / "several.yaml").write_text("name: several\nkind: multilabel\n")
     found = scores_of(str(tmp_path / "several.yaml"), path, model_folder)
     assert found == {"character TF-IDF, logistic regression": 1.0}
     data = read_task(settings_of(str(tmp_path / "several.yaml"), path, model_folder))
-    # 40 of 60 texts have 好, 30 have 园, 20 have 坏: the first two, for each text, are right in 70 of 120
-    assert chance_of(data, data.splits["dev"]) == pytest.approx(2 * 70 / (120 + 90))
+    # 40 of 60 texts have 好, 30 have 园, 20 have 坏: the first two, for each text, are right in 70 of 120;
+    # all three have the best mean F1; 30 texts have 好 alone
+    best = {"micro_f1": 2 * 70 / (120 + 90), "macro_f1": (80 / 100 + 60 / 90 + 40 / 80) / 3}
+    for metric, chance in (best | {"exact_match": 30 / 60}).items():
+        one = replace(data, task=replace(data.task, metric=metric))
+        assert chance_of(one, data.splits["dev"]) == pytest.approx(chance)
 
 
 def test_pairs_with_the_same_letters_are_alike(tmp_path, model_folder):
