@@ -15,10 +15,12 @@ from albert.checkpoints import load_pretrained
 from albert.evaluation import retrieval_statistics, score
 from albert.finetuning import FineTuneOptimizer, FineTuneRunning, FineTuneSettings, fine_tune, fine_tune_one
 from albert.finetuning.choice import Choice
+from albert.finetuning.encoding import Encoded
+from albert.finetuning.regression import Similarity
 from albert.finetuning.span import LONGEST_ANSWER, Span
 from albert.finetuning.tagging import Tagging, well_formed
 from albert.model import IGNORED, SequenceClassifier, pack
-from albert.tasks import ChoiceExample, SpanExample, TaggedExample, entities_of, load_task
+from albert.tasks import ChoiceExample, Example, SpanExample, TaggedExample, entities_of, load_task
 from tests.albert.finetuning.examples import FILLER, choices, numbers, prepared, spans, table, tagged
 from tests.conftest import copied, save_small_model
 
@@ -79,6 +81,18 @@ def test_retrieval_ranks_each_pairs_own_sentence():
     own = np.take_along_axis(likeness, (np.arange(600) % 300)[:, None], 1)
     ranks = (likeness >= own).sum(1)
     assert retrieval_statistics(states, texts, np.ones(600, bool))[:, 0] == pytest.approx(1 / ranks)
+
+
+def test_cosines_that_are_equal_up_to_rounding_tie():
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(40, 2, 8))
+    states[:30, 1] = states[:30, 0]  # the same text twice
+    examples = [Example("茶", "水", str(number)) for number in range(40)]
+    encoded = Encoded.of([np.array([0])] * 80, first=2 * np.arange(41), targets=np.arange(40.0))
+    found = Similarity().predict(states.reshape(80, 8), examples, encoded)
+    likeness = [1.0] * 30 + [F.cosine_similarity(*map(torch.tensor, pair), dim=0) for pair in states[30:]]
+    expected = spearmanr(likeness, encoded.targets).statistic
+    assert score("spearman", found.statistics["spearman"].sum(0)) == pytest.approx(expected)
 
 
 def test_long_sentences_keep_every_tag(tokenizer):
