@@ -1,4 +1,4 @@
-"""Tagged tokens: a TSV row of spaced tokens and tags, lines of a token and its tag, or CLUENER's JSON lines.
+"""Tagged tokens: a TSV row of spaced tokens and tags, lines of a token and its tag, or JSON with entities.
 
 Tags may be of BIO, BIOES or BMES.
 """
@@ -17,6 +17,7 @@ from albert.tasks.tables import cell_of, json_rows
 from data.errors import InputError
 
 _TAG = re.compile(r"O|[BI]-\S+")
+_GAP = re.compile(r"\s*$|-DOCSTART-")  # CoNLL begins a file or document with the latter
 _AS_BIO = {"S-": "B-", "M-": "I-", "E-": "I-"}
 # number, tokens, their tags or what is wrong, and what else its row holds
 Sentence = tuple[int, list[str], list[str] | str, dict[str, Any]]
@@ -62,8 +63,8 @@ def _sentences_of_rows(path: Path) -> Iterator[Sentence]:
 
 def _sentences_of_lines(path: Path) -> Iterator[Sentence]:
     """Yield sentences, which empty lines separate, with the number of their first line."""
-    for is_blank, lines in groupby(enumerate(read_lines(path), 1), key=lambda one: not one[1].strip()):
-        if not is_blank:
+    for is_gap, lines in groupby(enumerate(read_lines(path), 1), key=lambda one: bool(_GAP.match(one[1]))):
+        if not is_gap:
             numbers, texts = zip(*lines, strict=True)
             rows = [_token_and_tag(text) for text in texts]
             yield numbers[0], [token for token, _ in rows], [tag for _, tag in rows], {}
@@ -78,7 +79,7 @@ def _token_and_tag(line: str) -> tuple[str, str]:
 
 
 def _sentences_of_json(path: Path) -> Iterator[Sentence]:
-    """Yield the sentences of JSON lines: CLUENER's texts with entities, or lists of tokens and tags."""
+    """Yield the sentences of JSON lines or an array: texts with entities, or lists of tokens and tags."""
     for number, row in json_rows(path):
         if isinstance(row, str):
             yield number, [], row, {}
@@ -98,26 +99,41 @@ def _tokens_of(row: dict[str, Any]) -> tuple[list[str], list[str] | str]:
         named = row.get("tags", row.get("labels", row.get("ner_tags")))
         return [*map(str, tokens)], [*map(str, named)] if isinstance(named, list) else []
     if isinstance(text := row.get("text"), str) and text:
-        label = row.get("label")
-        return list(text), _tags_of(text, label) if isinstance(label, dict) else []
+        return list(text), _tags_of(text, row.get("label"))
     return [], "no text and no tokens"
 
 
-def _tags_of(text: str, label: dict[str, Any]) -> list[str] | str:
-    """The tags of the characters of a text with entities {kind: {words: [[first, last]]}}, or its fault."""
+def _tags_of(text: str, label: object) -> list[str] | str:
+    """The tags of the characters of a text with these entities, or their fault."""
+    if not isinstance(label, dict | list):
+        return "no entities under 'label'"
     tags = ["O"] * len(text)
     try:
+        for kind, begin, end, words in _entities(label):
+            words = text[begin:end] if words is None else words
+            if not 0 <= begin < end <= len(text) or text[begin:end] != words:
+                return f"{words!r} is not at {begin} to {end - 1}"
+            if set(tags[begin:end]) != {"O"}:
+                return f"{words!r} overlaps another entity"
+            tags[begin:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - begin - 1)]
+    except (KeyError, TypeError, ValueError):
+        return "its entities are not as CLUENER, doccano or Label Studio has them"
+    return tags
+
+
+def _entities(label: dict[str, Any] | list[Any]) -> Iterator[tuple[str, int, int, str | None]]:
+    """Yield the kind of each entity, where it begins and ends, and its words if the format has them."""
+    if isinstance(label, dict):  # CLUENER's {kind: {words: [[first, last]]}}
         for kind, entities in label.items():
             for words, places in entities.items() if isinstance(entities, dict) else ():
-                for first, last in places:
-                    if text[first : last + 1] != words:
-                        return f"{words!r} is not at {first} to {last}"
-                    if set(tags[first : last + 1]) != {"O"}:
-                        return f"{words!r} overlaps another entity"
-                    tags[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
-    except (TypeError, ValueError):
-        return "its entities are not as CLUENER has them"
-    return tags
+                yield from ((kind, first, last + 1, words) for first, last in places)
+        return
+    for one in label:
+        if isinstance(one, dict):  # Label Studio's JSON-MIN
+            yield from ((kind, one["start"], one["end"], None) for kind in one["labels"])
+        else:  # doccano's
+            begin, end, kind = one
+            yield kind, begin, end, None
 
 
 def as_bio(tag: str) -> str:

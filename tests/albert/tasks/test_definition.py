@@ -275,7 +275,7 @@ MARKED = {"text": "杭州", "label": {"地": {"杭州": [[0, 1]]}}}
             "杭州",
             ["its answer '西湖' is not in the passage", "column 'answer' is missing"],
         ),
-        ("tokens", [MARKED, {"text": "杭州", "entities": []}], "地 杭州", ["2 tokens, 0 tags"]),
+        ("tokens", [MARKED, {"text": "杭州", "entities": []}], "地 杭州", ["no entities under 'label'"]),
     ],
 )
 def test_what_lacks_its_answer_is_skipped_and_no_example_without_one(kind, rows, first, faults, tmp_path):

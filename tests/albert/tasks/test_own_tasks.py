@@ -92,6 +92,11 @@ def test_a_table_is_read_as_excel_saves_it(mark, encoding, tmp_path):
 
 
 CLUENER = {"text": "杭州产茶", "label": {"地名": {"杭州": [[0, 1]]}, "物品": {"茶": [[3, 3]]}}}
+DOCCANO = {"text": "杭州产茶", "label": [[0, 2, "地名"], [3, 4, "物品"]]}
+LABEL_STUDIO = {
+    "text": "杭州产茶",
+    "label": [{"start": 0, "end": 2, "labels": ["地名"]}, {"start": 3, "end": 4, "labels": ["物品"]}],
+}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +104,10 @@ CLUENER = {"text": "杭州产茶", "label": {"地名": {"杭州": [[0, 1]]}, "�
     [
         ("t.bmes", "杭 B-地名\n州 E-地名\n产 O\n茶 S-物品\n"),
         ("t.bioes", "杭 B-地名\n州 E-地名\n产 O\n茶 S-物品\n"),
+        ("t.conll", "-DOCSTART- -X- O\n杭 -X- _ B-地名\n州 -X- _ I-地名\n产 -X- _ O\n茶 -X- _ B-物品\n"),
         ("t.json", json.dumps(CLUENER, ensure_ascii=False)),
+        ("t.jsonl", json.dumps(DOCCANO, ensure_ascii=False)),
+        ("t.json", json.dumps([LABEL_STUDIO])),
         ("t.tsv", "杭 州 产 茶\tB-地名 I-地名 O B-物品\n"),
         ("t.tsv", "text_a\tlabel\n杭 州 产 茶\tB-地名 I-地名 O B-物品\n"),
         ("t.jsonl", json.dumps({"tokens": [*"杭州产茶"], "tags": ["B-地名", "I-地名", "O", "B-物品"]})),
@@ -121,8 +129,12 @@ def test_entities_of_every_format_are_the_same(file, content, tmp_path):
     [
         ({"地名": {"杭州": [[1, 2]]}}, "'杭州' is not at 1 to 2"),
         ({"地名": {"杭州": [[0, 1]], "杭": [[0, 0]]}}, "'杭' overlaps another entity"),
-        ({"地名": {"杭州": 3}}, "its entities are not as CLUENER has them"),
-        ({"地名": {"杭州": [["a", 1]]}}, "its entities are not as CLUENER has them"),
+        ([[3, 5, "物品"]], "'茶' is not at 3 to 4"),
+        ("地名", "no entities under 'label'"),
+        *(
+            (label, "its entities are not as CLUENER, doccano or Label Studio has them")
+            for label in ({"地名": {"杭州": 3}}, {"地名": {"杭州": [["a", 1]]}}, [[0, 2]], [{"start": 0}])
+        ),
     ],
 )
 def test_entities_that_are_not_there_are_named(label, fault, tmp_path):
