@@ -182,8 +182,9 @@ def read_lines(path: Path) -> Iterator[str]:
         with opened(path, "rb") as file:
             sample = file.read(SAMPLE_BYTES)
         encoding = detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES)
-        if encoding in (None, "utf-8"):
-            encoding = "utf-8-sig"
+        if encoding is None:
+            raise InputError(f"{path} is not text: save a table as .csv or .tsv")
+        encoding = "utf-8-sig" if encoding == "utf-8" else encoding
         with opened(path, "rt", encoding=encoding, newline="\n") as text:
             for line in text:
                 yield line.rstrip("\r\n")
