@@ -14,10 +14,15 @@ from albert.checkpoints.saving import check_new, save_new
 from data.errors import InputError
 from data.tokenization import encode_alike, load_tokenizer
 
+# what training alone reads, and no output depends on
+_OF_TRAINING = (
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob", "initializer_range",
+)  # fmt: skip
+
 
 def average(sources: Sequence[Path | str], target: Path, *, weight: float | None = None) -> list[str]:
-    """Write the mean of the parameters of `sources` to the new folder `target`, with the first's vocabulary;
-    return notices for the user.
+    """Write the mean of the parameters of `sources` to the new folder `target`, with the first's vocabulary
+    and dropout; return notices for the user.
 
     All count alike (Izmailov et al. 2018), unless `weight` in [0, 1] is the first's share, of which the
     others divide the rest (Wortsman et al. 2022). What some lack, such as a SOP head, is the mean of the
@@ -66,7 +71,8 @@ def _mean(name: str, checkpoints: Sequence[LoadedCheckpoint], shares: Sequence[f
 
 def _check_alike(first: LoadedCheckpoint, other: LoadedCheckpoint) -> None:
     both = f"{first.source.weights} and {other.source.weights}"
-    if first.config != other.config:
+    alike = {name: getattr(first.config, name) for name in _OF_TRAINING}
+    if first.config != replace(other.config, **alike):
         raise InputError(f"{both} have other configurations: jixu checkpoint diff names what differs")
     if not encode_alike(first.source.vocabulary, other.source.vocabulary):
         raise InputError(f"{both} have other vocabularies, or read case, accents or terms differently")

@@ -1,7 +1,7 @@
 import torch
 from safetensors.torch import load_file, save_file
 
-from albert.checkpoints import load_model, load_pretrained, save_pretrained
+from albert.checkpoints import load_model, load_pretrained, read_checkpoint, save_pretrained
 from data.tokenization import WordPieceTokenizer
 from tests.commands import refused, run_here
 from tests.conftest import save_small_model, small_model
@@ -11,8 +11,8 @@ def average(*arguments):
     return run_here("checkpoint", "average", *arguments)
 
 
-def saved(folder, tokenizer, value):
-    model = small_model(tokenizer)
+def saved(folder, tokenizer, value, **shape):
+    model = small_model(tokenizer, **shape)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(value)
@@ -44,6 +44,18 @@ def test_an_average_holds_each_checkpoint_by_its_share(tmp_path, tokenizer):
         assert average(*checkpoints, target, *options).returncode == 0
         assert values(target) == {mean}
     assert load_pretrained(target)[1].vocabulary == tokenizer.vocabulary
+
+
+def test_dropout_is_no_part_of_an_average_and_the_firsts_is_kept(tmp_path, tokenizer):
+    dropout = {
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.2,
+        "classifier_dropout_prob": 0.0,
+    }
+    a, b = saved(tmp_path / "a", tokenizer, 0.0, **dropout), saved(tmp_path / "b", tokenizer, 1.0)
+    assert average(a, b, tmp_path / "mean").returncode == 0
+    assert values(tmp_path / "mean") == {0.5}
+    assert read_checkpoint(tmp_path / "mean").config == read_checkpoint(a).config
 
 
 def test_a_head_that_some_lack_is_that_of_the_others(tmp_path, tokenizer):
