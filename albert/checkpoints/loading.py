@@ -241,13 +241,13 @@ def check_vocabulary(tokenizer: Tokenizer, checkpoint: LoadedCheckpoint) -> None
 
 
 def new_model(init: str, vocab_size: int, *, seed: int) -> tuple[PretrainingModel, LoadReport | None]:
-    """Make a model to start from: random weights for a preset's name, or a checkpoint's.
+    """Make a model to start from: a checkpoint's, or that of a preset's name; `seed` draws what is random.
 
     Raises ConfigError or InputError if `init` is neither.
     """
+    torch.manual_seed(seed)
     if names_checkpoint(init):
         return load_model(init)
-    torch.manual_seed(seed)
     try:
         return PretrainingModel(AlbertConfig.preset(init, vocab_size=vocab_size)), None
     except ConfigError:

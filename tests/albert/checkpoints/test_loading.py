@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from albert.checkpoints import load_model, save_pretrained
+from albert.checkpoints import load_model, new_model, save_pretrained
 from albert.model import AlbertConfig, PretrainingModel, pack
 from data.errors import ConfigError
 
@@ -44,6 +44,13 @@ def test_a_berts_classifier_drops_what_transformers_would(given, read, tmp_path)
     theirs.save_pretrained(tmp_path)
     model, _ = load_model(tmp_path)
     assert model.config.classifier_dropout_prob == theirs.dropout.p == read
+
+
+def test_the_seed_decides_a_new_head(tmp_path):
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 64, "num_hidden_layers": 1}
+    transformers.BertModel(transformers.BertConfig(vocab_size=50, **sizes)).save_pretrained(tmp_path)
+    first, again, other = (new_model(str(tmp_path), 50, seed=seed)[0].sop.weight for seed in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, other)
 
 
 def test_a_config_without_a_model_type_has_it_in_its_name(tmp_path):
