@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import kernels
 from data.errors import ConfigError
-from kernels.dispatch import missing_triton, runs_kernels
+from kernels.dispatch import missing_triton, runs_kernels, use_triton
 from kernels.layer_norm import add_layer_norm_reference
 
 
@@ -83,6 +83,11 @@ def notice_of_operators(device: torch.device) -> str | None:
     name = torch.cuda.get_device_name(device)
     why = missing_triton() or "the kernels need NVIDIA's sm_80 or newer"
     return f"{name} runs torch's operators: {why}"
+
+
+def check_operators(device: torch.device) -> None:
+    """Raise KernelError if Triton's kernels were chosen and cannot run on a device."""
+    use_triton(torch.empty(0, device=device))
 
 
 def triton_error(device: str) -> float:

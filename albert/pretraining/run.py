@@ -28,7 +28,7 @@ from albert.pretraining.settings import START_FILE, PretrainSettings, read_setti
 from albert.pretraining.start import BATCH_TOKENS, Start, check_same_run, check_start, phases, prepare_folder
 from albert.pretraining.state import Metrics, TrainerState, checkpoint_folder, list_checkpoints, step_of
 from albert.pretraining.trainer import Trainer
-from albert.runtime import Process, bound_caches, give_back, join, notice_of_operators
+from albert.runtime import Process, bound_caches, check_operators, give_back, join, notice_of_operators
 from data.errors import ConfigError, InputError
 
 OnCheckpoint = Callable[[TrainerState, Path, str], None]
@@ -50,6 +50,7 @@ def pretrain(
     """
     bound_caches()
     with join() as process, _deterministic(settings.running.deterministic), _stop_signals() as stopping:
+        check_operators(process.device)
         settings = _with_step_size(settings, process)
         start = check_start(settings)
         check_same_run(settings)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook as register_step_hook
 
+import kernels
 from albert.batching import is_held_out
 from albert.model import PretrainingObjective
 from albert.model.span_boundary import SpanBoundaryHead, span_bounds
@@ -101,6 +102,15 @@ def test_corpora_that_cannot_be_trained_on_together_are_refused(settings, corpor
         match="corpus tea-128 has .* up to 128 tokens, .* has 64 positions: .*--max-seq-length 64",
     ):
         check_start(replace(settings, init=str(tmp_path / "short"), then=then))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_kernels_that_cannot_run_are_refused_before_anything_is_written(settings, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setattr(kernels.dispatch, "_choice", "triton")
+    with pytest.raises(kernels.KernelError, match="the tensors are on cpu"):
+        pretrain(settings)
+    assert not settings.run_folder.exists()
 
 
 def test_sentence_order_can_weigh_nothing(settings):
