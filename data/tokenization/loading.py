@@ -67,12 +67,13 @@ def _vocabularies(folder: Path) -> list[Path]:
 def load_tokenizer(path: Path) -> Tokenizer:
     """Load the tokenizer of a vocabulary file.
 
-    Beside a vocab.txt or spiece.model, a tokenizer_config.json decides about lower case and accents; without
-    one, they are as in the published models. Raises InputError if the two are of different kinds.
+    A tokenizer_config.json beside it decides about lower case and accents; without one, they are as in
+    tokenizer.json, or for the other files as in the published models. Raises InputError if the two are of
+    different kinds.
     """
-    if path.suffix == ".json":
-        return read_tokenizer_json(path)
     config = _tokenizer_config(path.parent / TOKENIZER_CONFIG)
+    if path.suffix == ".json":
+        return read_tokenizer_json(path, config)
     is_sentencepiece = path.suffix == ".model"
     tokenizer = (_unigram if is_sentencepiece else _wordpiece)(path, config)
     class_name = str(config.get("tokenizer_class", ""))
@@ -87,7 +88,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 def tokenizer_digest(path: Path) -> str:
     """The sha256 of a vocabulary file, with what a tokenizer_config.json beside it changes."""
-    config = {} if path.suffix == ".json" else _tokenizer_config(path.parent / TOKENIZER_CONFIG)
+    config = _tokenizer_config(path.parent / TOKENIZER_CONFIG)
     changed = {name: config[name] for name, usual in _RULES.items() if config.get(name, usual) != usual}
     digest = sha256(path)
     return hashlib.sha256((digest + json.dumps(changed)).encode()).hexdigest() if changed else digest
@@ -118,6 +119,7 @@ def _wordpiece(path: Path, config: Mapping[str, object]) -> WordPieceTokenizer:
         source=str(path),
     )
     _check_same_ids(path, tokenizer.vocabulary)
+    _check_none_added(path, config, tokenizer.vocabulary)
     return tokenizer
 
 
@@ -136,7 +138,28 @@ def _check_same_ids(path: Path, vocabulary: list[str]) -> None:
         )
 
 
+def _check_none_added(path: Path, config: Mapping[str, object], vocabulary: list[str]) -> None:
+    """Raise InputError if transformers adds entries to those of the vocab.txt."""
+    added = set(_json_object(path.with_name("added_tokens.json")))
+    if isinstance(listed := config.get("added_tokens_decoder"), dict):
+        added |= {one["content"] for one in listed.values() if isinstance(one, dict) and "content" in one}
+    if beyond := sorted(added.difference(vocabulary)):
+        raise InputError(
+            f"{len(beyond)} entries were added to {path} in other files, first {beyond[0]!r}: append them to "
+            f"it in the order of their ids, and list those that texts hold in {TOKENIZER_CONFIG} as "
+            "domain_terms"
+        )
+
+
 def _tokenizer_config(path: Path) -> dict[str, object]:
+    config = _json_object(path)
+    for name in ("do_lower_case", "keep_accents"):
+        if not isinstance(config.get(name, True), bool):
+            raise InputError(f"{path}: {name} is {config[name]!r}, and must be true or false")
+    return config
+
+
+def _json_object(path: Path) -> dict[str, object]:
     if not path.is_file():
         return {}
     try:

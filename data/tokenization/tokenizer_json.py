@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,20 @@ from data.tokenization.unigram import UnigramTokenizer
 from data.tokenization.wordpiece import WordPieceTokenizer
 
 sentencepiece_model: Any = sentencepiece_model_pb2  # its classes are made as it is imported
+_GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read tokenizer.json alone
+_RULES = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 # transformers 5 strips the lines of a vocab.txt, and with them two entries of BERT's Chinese vocabulary
 STRIPPED = {"": "\u2028", "##": "##\u2028"}
 
 
-def read_tokenizer_json(path: Path) -> WordPieceTokenizer | UnigramTokenizer:
-    """Read BERT's WordPiece or ALBERT's unigram model. Raises InputError for any other, and for damage."""
+def read_tokenizer_json(path: Path, config: Mapping[str, object]) -> WordPieceTokenizer | UnigramTokenizer:
+    """Read BERT's WordPiece or ALBERT's unigram model, by the rules that the tokenizer_config.json beside it
+    states, as transformers does. Raises InputError for any other model, and for damage.
+    """
     try:
         library = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library's errors have no class of their own
@@ -32,17 +40,21 @@ def read_tokenizer_json(path: Path) -> WordPieceTokenizer | UnigramTokenizer:
         raise InputError(f"{path}: its ids are not 0 to {len(vocabulary) - 1:,}, each once")
     # only now: the library counts up to the largest id
     content: dict[str, Any] = json.loads(library.to_str())
+    if config.get("tokenizer_class") in _GENERIC:
+        config = {}
     if content["model"]["type"] == "WordPiece":
-        return _wordpiece(path, content, vocabulary)
+        return _wordpiece(path, content, vocabulary, config)
     if content["model"]["type"] == "Unigram" and len(vocabulary) == len(content["model"]["vocab"]):
-        return _unigram(path, content)
+        return _unigram(path, content, config)
     raise InputError(
         f"{path} has a {content['model']['type']} model of {len(vocabulary):,} entries, not BERT's WordPiece "
         "or ALBERT's unigram model"
     )
 
 
-def _wordpiece(path: Path, content: dict[str, Any], vocabulary: list[str]) -> WordPieceTokenizer:
+def _wordpiece(
+    path: Path, content: dict[str, Any], vocabulary: list[str], config: Mapping[str, object]
+) -> WordPieceTokenizer:
     if "" in vocabulary:
         vocabulary = [STRIPPED.get(entry, entry) for entry in vocabulary]
     broken = [number for number, entry in enumerate(vocabulary) if not entry or {"\n", "\r"} & set(entry)]
@@ -51,6 +63,7 @@ def _wordpiece(path: Path, content: dict[str, Any], vocabulary: list[str]) -> Wo
             f"{path}: the entry of id {broken[0]} is empty or holds a line break, which no vocab.txt can"
         )
     rules = content["normalizer"] or {}
+    rules |= {theirs: config[name] for name, theirs in _RULES.items() if name in config}
     tokenizer = WordPieceTokenizer(
         vocabulary,
         lower_case=rules.get("lowercase", True),
@@ -67,7 +80,7 @@ def _wordpiece(path: Path, content: dict[str, Any], vocabulary: list[str]) -> Wo
     return tokenizer
 
 
-def _unigram(path: Path, content: dict[str, Any]) -> UnigramTokenizer:
+def _unigram(path: Path, content: dict[str, Any], config: Mapping[str, object]) -> UnigramTokenizer:
     """Make a SentencePiece model of the pieces and scores: it gives the places of pieces in a text."""
     normalizers = {one["type"]: one for one in _steps(content["normalizer"])}
     if "Metaspace" not in [one["type"] for one in _steps(content["pre_tokenizer"])]:
@@ -84,8 +97,8 @@ def _unigram(path: Path, content: dict[str, Any]) -> UnigramTokenizer:
         model.normalizer_spec.precompiled_charsmap = base64.b64decode(rules["precompiled_charsmap"])
     return UnigramTokenizer(
         model.SerializeToString(),
-        lower_case="Lowercase" in normalizers,
-        keep_accents="StripAccents" not in normalizers,
+        lower_case=bool(config.get("do_lower_case", "Lowercase" in normalizers)),
+        keep_accents=bool(config.get("keep_accents", "StripAccents" not in normalizers)),
         source=str(path),
     )
 

@@ -202,7 +202,7 @@ def _split_marks() -> list[str]:
 def read_vocabulary(path: Path) -> list[str]:
     """Read the entries of a `vocab.txt`. Raises InputError for other files, and for blank lines inside it."""
     try:
-        tokens = path.read_text(encoding="utf-8").split("\n")
+        tokens = path.read_text(encoding="utf-8-sig").split("\n")  # with Windows' byte-order mark or without
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text at byte {error.start}: not a vocab.txt") from None
     while tokens and not tokens[-1]:

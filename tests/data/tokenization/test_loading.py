@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from data.errors import InputError
@@ -79,8 +81,25 @@ def test_a_vocabulary_that_cannot_work_is_refused(tmp_path, lines, message, line
     assert "\n" not in str(error.value)
 
 
-def test_windows_line_ends_are_not_part_of_a_token(tmp_path):
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("added_tokens.json", {"好茶": 5, "[MASK]": 4}, "1 entries were added to .*, first '好茶'"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"5": {"content": "好茶"}}}, "first '好茶'"),
+        ("tokenizer_config.json", {"do_lower_case": "false"}, "do_lower_case is 'false', and must be true"),
+    ],
+)
+def test_what_would_make_other_ids_in_transformers_is_refused(tmp_path, name, content, message):
+    path = tmp_path / "vocab.txt"
+    path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    load_tokenizer(path)
+    (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        load_tokenizer(path)
+
+
+def test_windows_line_ends_and_byte_order_mark_are_not_part_of_a_token(tmp_path):
     path = tmp_path / "vocab.txt"
     # blank lines at the end are no entries either; those inside would shift the ids
-    path.write_bytes("[PAD]\r\n[UNK]\r\n好\r\n\r\n\r\n".encode())
+    path.write_bytes("\ufeff[PAD]\r\n[UNK]\r\n好\r\n\r\n\r\n".encode())
     assert read_vocabulary(path) == ["[PAD]", "[UNK]", "好"]

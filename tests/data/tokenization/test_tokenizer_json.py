@@ -17,7 +17,7 @@ SENTENCES = sample_sentences()[:300]
 def both(request, tmp_path_factory):
     """A trained tokenizer, and the folder that transformers makes of it."""
     ours, theirs = tmp_path_factory.mktemp("ours"), tmp_path_factory.mktemp("theirs")
-    tokenizer = train_tokenizer(SENTENCES, kind=request.param, vocab_size=2500)
+    tokenizer = train_tokenizer([*SENTENCES, "tea café"], kind=request.param, vocab_size=2500)
     tokenizer.save(ours)
     AutoTokenizer.from_pretrained(ours).save_pretrained(theirs)
     assert not list(theirs.glob("vocab.txt")) + list(theirs.glob("*.model"))
@@ -57,6 +57,25 @@ def test_what_is_no_such_vocabulary_is_refused(tmp_path, wordpiece_json, change,
     path.write_text(change(wordpiece_json), encoding="utf-8")
     with pytest.raises(InputError, match=message):
         load_tokenizer(path)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"do_lower_case": False},
+        {"keep_accents": True, "strip_accents": False},
+        {"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"},
+    ],
+    ids=str,
+)
+def test_lower_case_and_accents_are_read_as_transformers_reads_them(both, tmp_path, config):
+    shutil.copytree(both[1], tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "tokenizer_config.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**content, **config}), encoding="utf-8")
+    ours, theirs = load_tokenizer(tmp_path / "tokenizer.json"), AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("Tea 茶", "CAFÉ café"):
+        assert ours.encode(text)[0].tolist() == theirs(text, add_special_tokens=False)["input_ids"]
 
 
 def test_another_pre_tokenizer_is_refused(both, tmp_path):
