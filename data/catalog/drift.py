@@ -40,7 +40,7 @@ with words as (
     where corpus = $corpus),
 known as (select distinct word from words where not added),
 tokens as (
-    select added, sum(len(input_ids) - 2 - (segment_b_start > 0)::integer) as tokens,
+    select added, sum(len(list_filter(input_ids, lambda id: id not in ($cls, $sep)))) as tokens,
         sum(len(list_filter(input_ids, lambda id: id = $unknown))) as unknown
     from instances join sides using (doc_id) where corpus = $corpus group by added),
 bars as (
@@ -113,7 +113,13 @@ def measure_drift(statistics: Statistics, corpus: str) -> Drift | None:
     counts = dict(db.execute("select added, count(*) from sides group by added").fetchall())
     if len(counts) < 2:
         return None
-    given = {"corpus": corpus, "unknown": statistics.tokenizer(corpus).unknown_id}
+    tokenizer = statistics.tokenizer(corpus)
+    given = {
+        "corpus": corpus,
+        "unknown": tokenizer.unknown_id,
+        "cls": tokenizer.cls_id,
+        "sep": tokenizer.sep_id,
+    }
     (row,) = db.execute(_MEASURED, given).fetchall()
     new_words, unknown, lengths = map(float, row)
     return Drift(new_words, unknown, lengths, counts[True], counts[False])

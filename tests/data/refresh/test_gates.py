@@ -127,7 +127,10 @@ def test_a_refresh_that_loses_most_documents_leaves_the_old_version_current_unti
     assert allowed.version == 2 and allowed.documents == 2
 
 
-def test_drift_is_small_for_more_of_the_same_and_large_for_another_field(growing):
+@pytest.mark.parametrize("objective", ["albert", "roberta"])
+def test_drift_is_small_for_more_of_the_same_and_large_for_another_field(growing, objective):
+    growing = replace(growing, objective=objective)
+
     def drift_of(name, texts):
         put(growing, name, texts)
         refresh_here(growing)
