@@ -179,7 +179,7 @@ class Statistics:
     def unknown_by_source(self, corpus: str) -> duckdb.DuckDBPyRelation:
         """Count tokens and the share of [UNK] among them by source file, the worst first.
 
-        An instance that runs across documents (roberta, spanbert) counts as of its `doc_id`'s.
+        An instance that runs across documents (roberta) counts as of its `doc_id`'s.
         """
         tokenizer = self.tokenizer(corpus)
         return self.sql(

@@ -74,7 +74,8 @@ def audit_masks(
 def audit_ngrams(word_starts: np.ndarray, masks: Masks, rule: MaskRule) -> NgramAudit:
     """Count how many words were masked together; word_starts [T] bool, masks as they were drawn.
 
-    A sequence's budget and the ends of its segments cut groups, so short ones are a little too frequent.
+    A sequence's budget and the ends of its segments cut groups, so short ones are too frequent: of
+    spanbert's at 128 tokens, 32% instead of 22% have one word.
     """
     group = np.repeat(np.arange(len(masks.groups)), masks.groups)
     counts = np.bincount(np.bincount(group[word_starts[masks.positions]]))
