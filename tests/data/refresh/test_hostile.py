@@ -181,10 +181,11 @@ def mutated_files(name):
     """Files of a kind with pieces put in, taken out or put in place of others; half of them are cut off."""
     noise = st.binary(max_size=12) | st.builds(bytes.__mul__, st.sampled_from(MARKS), st.integers(1, 20))
     edits = st.lists(st.tuples(st.integers(0, 10**6), noise, st.integers(0, 40) | st.none()), max_size=12)
-    return st.builds(mutated, st.just(REAL_FILES[name]), edits, st.none() | st.integers(1, 10**6))
+    return st.builds(mutated, st.just(name), edits, st.none() | st.integers(1, 10**6))
 
 
-def mutated(content, edits, cut):
+def mutated(name, edits, cut):
+    content = REAL_FILES[name]
     for place, noise, taken in edits:
         at = place % (len(content) + 1)
         content = content[:at] + noise + content[at + (len(noise) if taken is None else taken) :]
