@@ -99,8 +99,7 @@ class LoadedCheckpoint:
             )
         if report.missing:
             first = Naming(self.config, self.weights_format).of(report.missing[0])[0]
-            others = len(report.unused)
-            held = f"; of {others} others the first is {report.unused[0]}" if others else ""
+            held = f"; it holds {report.unused[0]}" if report.unused else ""
             raise InputError(
                 f"{weights} does not hold the encoder: {len(report.missing)} tensor(s) are missing, first "
                 f"{first}{held}; training would start from random weights"

@@ -134,7 +134,7 @@ DAMAGES = {
     "other tensors": (lambda f: save_file({"x": torch.ones(2)}, f / WEIGHTS), "does not hold the encoder"),
     "another prefix": (
         lambda f: rewrite(f, lambda tensors: {f"net.{n}": t for n, t in tensors.items()}),
-        "first albert.embeddings.word_embeddings.weight; of .* others the first is net.albert.embeddings",
+        "first albert.embeddings.word_embeddings.weight; it holds net.albert.embeddings",
     ),
     "queries missing": (drop("query"), "does not hold the encoder: .* missing, first"),
     "nan": (lambda f: rewrite(f, spoil), "NaN or infinity"),
