@@ -183,7 +183,7 @@ def read_lines(path: Path) -> Iterator[str]:
             sample = file.read(SAMPLE_BYTES)
         encoding = detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES)
         if encoding is None:
-            raise InputError(f"{path} is not text: save a table as .csv or .tsv")
+            raise InputError(f"{path} is not text in a known encoding: save it as UTF-8, a workbook as .csv")
         encoding = "utf-8-sig" if encoding == "utf-8" else encoding
         with opened(path, "rt", encoding=encoding, newline="\n") as text:
             for line in text:
