@@ -99,7 +99,10 @@ def _tokens_of(row: dict[str, Any]) -> tuple[list[str], list[str] | str]:
         named = row.get("tags", row.get("labels", row.get("ner_tags")))
         return [*map(str, tokens)], [*map(str, named)] if isinstance(named, list) else []
     if isinstance(text := row.get("text"), str) and text:
-        return list(text), _tags_of(text, row.get("label"))
+        label = row.get("label")
+        if label is None and row.get("annotation_id") and list not in map(type, row.values()):
+            label = []  # Label Studio writes none for an annotated text without entities
+        return list(text), _tags_of(text, label)
     return [], "no text and no tokens"
 
 

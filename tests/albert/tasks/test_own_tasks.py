@@ -124,6 +124,15 @@ def test_entities_of_every_format_are_the_same(file, content, tmp_path):
         assert unlabelled.tokens == one.tokens
 
 
+def test_a_text_that_was_annotated_in_label_studio_may_have_no_entity(tmp_path):
+    plain = {"text": "水", "annotation_id": 2}
+    others = [{**plain, "annotation_id": None}, {**plain, "another": LABEL_STUDIO["label"]}]
+    (tmp_path / "t.json").write_text(json.dumps([LABEL_STUDIO, plain, *others]))
+    _, split = read_split(tmp_path / "t.json", load_task("msra_ner"))
+    assert [len(one.tags) for one in split.examples] == [4, 1] and split.examples[1].tags == ("O",)
+    assert [line.split(": ")[1] for line in split.skipped] == ["no entities under 'label'"] * 2
+
+
 @pytest.mark.parametrize(
     "label, fault",
     [
