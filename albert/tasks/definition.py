@@ -62,7 +62,7 @@ class Task:
         "default the usual names",
     )
     group: str | None = None
-    """Column of groups, such as the law of an article, whose examples a verdict takes together"""
+    """Column of each example's group, such as its law; a verdict takes a group's examples together"""
     header: tuple[str, ...] | None = None
     """Names of the columns of files that come without them"""
     pooling: Pooling | None = None
