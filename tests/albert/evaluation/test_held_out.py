@@ -1,6 +1,7 @@
 """Held-out documents: which are drawn, how they are scored, and how sure the scores are."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ from albert.batching import InstanceStream, is_held_out
 from albert.evaluation import changes_of, scores_of, seen_share, sums_of
 from albert.evaluation.held_out import flip_segments
 from albert.model import IGNORED
+from benchmarks.coverage import coverage, held_out_change, simulate
 from tests.conftest import small_model
 
 
@@ -73,36 +75,24 @@ def test_processes_share_out_the_sums(tea_shards, tokenizer):
 
 def test_intervals_cover_the_mean_over_documents_that_differ():
     rng = np.random.default_rng(0)
-    covered = 0
+    documents, covered = np.repeat(np.arange(60), 5), 0
     for _ in range(200):
-        level = rng.normal(3, 1, 60)  # of each document
-        documents = np.repeat(np.arange(60), 5)
         sums = np.zeros((300, 6))
         sums[:, 2] = rng.integers(5, 20, 300)
-        sums[:, 0] = sums[:, 2] * level[documents]
+        sums[:, 0] = sums[:, 2] * rng.normal(3, 1, 60)[documents]
         scores = scores_of(sums, documents)
         covered += scores["mlm_loss_low"] <= 3 <= scores["mlm_loss_high"]
     assert 0.88 <= covered / 200 <= 0.99
     alone = scores_of(sums, np.zeros(300))
     assert alone["documents"] == 1 and not {"mlm_loss_low", "sop_accuracy"} & alone.keys()
+    assert changes_of(sums, sums, documents) == {"mlm_loss_change": 0, "mlm_accuracy_change": 0}
 
 
 @pytest.mark.parametrize("D", [3, 8, 60])
 def test_the_interval_of_a_change_is_paired_and_holds_it_for_few_documents_too(D):
-    rng = np.random.default_rng(0)
-    covered, documents = 0, np.repeat(np.arange(D), 5)
-    for _ in range(300):
-        before = np.zeros((5 * D, 6))
-        before[:, 2] = rng.integers(5, 20, 5 * D)
-        before[:, 0] = before[:, 2] * rng.normal(3, 1, D)[documents]  # documents differ much
-        after = before.copy()
-        after[:, 0] -= after[:, 2] * rng.normal(0.05, 0.1, D)[documents]  # and change little
-        change = changes_of(before, after, documents)
-        low, high = change["mlm_loss_change_low"], change["mlm_loss_change_high"]
-        covered += low <= -0.05 <= high
-        assert D < 60 or high - low < 0.1
-    assert 0.91 <= covered / 300 <= 0.99
-    assert changes_of(before, before, documents) == {"mlm_loss_change": 0, "mlm_accuracy_change": 0}
+    intervals = simulate(partial(held_out_change, D=D, deviation=0.3), 300)
+    assert 91 <= coverage(intervals) <= 99
+    assert D < 60 or max(half for _, half in intervals) < 0.05  # although documents' losses vary by 1
 
 
 def test_text_that_stands_in_training_text_is_counted(tea_shards):

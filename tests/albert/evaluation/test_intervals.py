@@ -1,19 +1,16 @@
 """Coverage of the intervals, by simulation, and the corner cases."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.stats import t, ttest_rel
 
 from albert.evaluation import class_statistics, estimate, linearised, mean_statistics, score, summarize
+from benchmarks.coverage import agreeing, coverage, crossed, difference, interval, simulate
 
 RUNS = 1000  # simulated comparisons
-ERROR = 0.007  # one standard error of the share of them whose interval holds the truth
-
-
-def simulated(rng, U, n, unit, rest):
-    """Differences [U, n] around 0; example noise has a mean of variance 1, of which `rest` is each unit's."""
-    noise = rng.normal(size=(1, n)) * (n * (1 - rest)) ** 0.5 + rng.normal(size=(U, n)) * (n * rest) ** 0.5
-    return unit * rng.normal(size=(U, 1)) + noise
+ERROR = 0.7  # one standard error of the percentage of them whose interval holds the truth
 
 
 @pytest.mark.parametrize("unit", [0.2, 1.0, 3.0, 10.0], ids="units {}".format)
@@ -21,26 +18,21 @@ def simulated(rng, U, n, unit, rest):
 @pytest.mark.parametrize("U", [3, 5, 10], ids="{} seeds".format)
 def test_the_interval_holds_the_truth_95_times_in_100(U, rest, unit):
     rng = np.random.default_rng(U)
-    found = [estimate(simulated(rng, U, 60, unit, rest)) for _ in range(RUNS)]
-    check_coverage(found)
+    found = [estimate(crossed(rng, U, 60, unit, rest)) for _ in range(RUNS)]
+    check_coverage([(one.mean, one.half_width) for one in found])
     # the p value says the same
     assert all((one.p_value < 0.05) == (abs(one.mean) > one.half_width) for one in found)
 
 
-def check_coverage(found):
+def check_coverage(intervals):
     """95% intervals of a difference that is not there hold 0 in 93 to 97%, and are above it in at most 5%."""
-    inside = np.mean([abs(one.mean) <= one.half_width for one in found])
-    assert 0.93 - ERROR <= inside <= 0.97 + ERROR
-    assert np.mean([one.mean > one.half_width for one in found]) <= 0.05
+    assert 93 - ERROR <= coverage(intervals) <= 97 + ERROR
+    assert np.mean([middle > half for middle, half in intervals]) <= 0.05
 
 
 @pytest.mark.parametrize("rest", [0.7, 0.9], ids="rest {}".format)
 def test_seeds_that_happen_to_agree_do_not_shorten_the_interval(rest):
-    """Among comparisons whose three seeds are closer to each other than in nine of ten."""
-    rng = np.random.default_rng(3)
-    drawn = [simulated(rng, 3, 60, 0.3, rest) for _ in range(10 * RUNS)]
-    closest = sorted(drawn, key=lambda one: one.mean(1).std())[:RUNS]
-    check_coverage([estimate(one) for one in closest])
+    check_coverage(agreeing(rest, RUNS))
 
 
 @pytest.mark.parametrize("unit", [0.2, 3.0], ids="units {}".format)
@@ -53,21 +45,16 @@ def test_groups_are_taken_whole(U, unit):
         shared = rng.normal(size=20)[groups] + rng.normal(size=(U, len(groups)))
         values = shared + unit * rng.normal(size=(U, 1)) * 20**-0.5
         statistics = np.stack([values, np.ones_like(values)], axis=-1)
-        whole.append(estimate(linearised("accuracy", statistics, groups)))
-        apart.append(estimate(linearised("accuracy", statistics)))
+        whole.append(interval(linearised("accuracy", statistics, groups)))
+        apart.append(interval(linearised("accuracy", statistics)))
     check_coverage(whole)
-    assert unit > 1 or np.mean([abs(one.mean) <= one.half_width for one in apart]) < 0.85
+    assert unit > 1 or coverage(apart) < 85
 
 
 def test_a_few_large_groups_are_not_trusted_too_far():
     """Two of thirty groups hold six tenths of the examples."""
-    rng = np.random.default_rng(0)
-    sizes, found = np.repeat([210.0, 10.0], [2, 28]), []
-    for _ in range(RUNS):
-        means = rng.normal(size=30) + 0.3 * rng.normal(size=(3, 30)) + 0.1 * rng.normal(size=(3, 1))
-        statistics = np.stack([means * sizes, np.broadcast_to(sizes, means.shape)], axis=-1)
-        found.append(estimate(linearised("accuracy", statistics)))
-    check_coverage(found)
+    sizes = np.repeat([210.0, 10.0], [2, 28])
+    check_coverage(simulate(partial(difference, sizes=sizes, U=3, unit=0.3, own=0.1), RUNS))
 
 
 def test_one_error_tells_little_of_a_score():
@@ -85,20 +72,20 @@ def test_the_few_groups_of_a_class_are_not_trusted_too_far():
         said = np.where(right, gold, (gold + rng.integers(1, 7, size=right.shape)) % 7)
         statistics = np.stack([class_statistics("macro_f1", one, gold, 7) for one in said])
         first, second = linearised("macro_f1", statistics, groups)
-        found.append(estimate((second - first)[None]))
+        found.append(interval((second - first)[None]))
     check_coverage(found)
 
 
 @pytest.mark.parametrize("first, second", [(5, 3), (3, 10), (1, 5)], ids=str)
 def test_runs_that_are_not_paired_are_arms_of_their_own(first, second):
     """Such as three pretraining runs of a recipe against the seeds of one checkpoint, or against a rule."""
-    rng = np.random.default_rng(1)
-    inside = 0
-    for _ in range(10 * RUNS):
-        base = simulated(rng, first, 60, 1.0 if first > 1 else 0, 0.5 if first > 1 else 0)
-        found = estimate(simulated(rng, second, 60, 2.0, 0.5), -base)
-        inside += abs(found.mean) <= found.half_width
-    assert 0.93 <= inside / (10 * RUNS) <= 0.97
+
+    def draw(rng):
+        base = crossed(rng, first, 60, 1.0 if first > 1 else 0, 0.5 if first > 1 else 0)
+        found = estimate(crossed(rng, second, 60, 2.0, 0.5), -base)
+        return found.mean, found.half_width
+
+    assert 93 <= coverage(simulate(draw, 10 * RUNS)) <= 97
 
 
 def test_without_examples_own_noise_it_is_students_paired_test():

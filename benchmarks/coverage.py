@@ -1,0 +1,193 @@
+"""How often the 95% intervals of a report hold the truth, by simulation: the figures of docs/report.md.
+
+U = seeds, n = examples or groups. Run: python -m benchmarks.coverage [--runs 2000]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import product
+
+import numpy as np
+
+from albert.evaluation import (
+    changes_of,
+    class_statistics,
+    estimate,
+    linearised,
+    mean_statistics,
+    number_statistics,
+    score,
+)
+from benchmarks.support.results import markdown, write_result
+
+Interval = tuple[float, float]  # how far its middle is from the truth, and half its width
+Draw = Callable[[np.random.Generator], Interval]
+Outcomes = tuple[np.ndarray, list[int] | None]  # statistics [2, n, k] of two models, and groups [n]
+SEEDS = (3, 5, 10)
+DEVIATIONS = (0, 0.3, 1, 3, 10)  # between seeds, in units of the deviation that examples give the mean
+OWN = (0.1, 0.7)  # the part of an example's variance that differs between seeds
+
+
+def crossed(rng: np.random.Generator, U: int, n: int, unit: float, own: float) -> np.ndarray:
+    """Differences [U, n] around 0.
+
+    What examples give the mean of a seed has variance 1, of which `own` is each seed's; seeds differ by a
+    deviation of `unit` besides.
+    """
+    shared, rest = rng.normal(size=(1, n)), rng.normal(size=(U, n))
+    return unit * rng.normal(size=(U, 1)) + n**0.5 * ((1 - own) ** 0.5 * shared + own**0.5 * rest)
+
+
+def interval(values: np.ndarray, truth: float = 0.0) -> Interval:
+    """The interval of linearised values [U, n]."""
+    found = estimate(values)
+    return found.mean - truth, found.half_width or 0.0
+
+
+def difference(rng: np.random.Generator, sizes: np.ndarray, U: int, unit: float, own: float) -> Interval:
+    """Of the overall mean of groups of examples [n], whose means are `crossed`."""
+    share = sizes / sizes.sum()
+    means = crossed(rng, U, len(sizes), 0, own) / (len(sizes) * (share**2).sum()) ** 0.5
+    means += unit * rng.normal(size=(U, 1))
+    statistics = np.stack([means * sizes, np.broadcast_to(sizes, means.shape)], axis=-1)
+    return interval(linearised("accuracy", statistics))
+
+
+def simulate(draw: Draw, runs: int) -> list[Interval]:
+    rng = np.random.default_rng(0)
+    return [draw(rng) for _ in range(runs)]
+
+
+def coverage(intervals: Sequence[Interval]) -> float:
+    """The share of intervals that hold the truth, in percent."""
+    return 100 * float(np.mean([abs(middle) <= half for middle, half in intervals]))
+
+
+def agreeing(own: float, runs: int) -> list[Interval]:
+    """Of the tenth of 10 x `runs` comparisons whose three seeds happen to be closest."""
+    rng = np.random.default_rng(0)
+    drawn = [crossed(rng, 3, 60, 0.3, own) for _ in range(10 * runs)]
+    drawn.sort(key=lambda values: float(values.mean(1).std()))
+    return list(map(interval, drawn[:runs]))
+
+
+def accuracy(rng: np.random.Generator, rate: float, n: int) -> Interval:
+    right = rng.random(n) < rate
+    return interval(linearised("accuracy", mean_statistics(right)[None]), rate)
+
+
+def held_out_change(rng: np.random.Generator, D: int, deviation: float) -> Interval:
+    """A change of the loss between two models, over D documents of log-normal length."""
+    tokens = np.ceil(100 * rng.lognormal(sigma=deviation, size=D))
+    before = np.zeros((D, 6))
+    before[:, 2] = tokens
+    before[:, 0] = tokens * rng.normal(3, 1, D)
+    after = before.copy()
+    after[:, 0] -= tokens * rng.normal(0.05, 0.1, D)
+    found = changes_of(before, after, np.arange(D))
+    low, high = found["mlm_loss_change_low"], found["mlm_loss_change_high"]
+    return (low + high) / 2 + 0.05, (high - low) / 2
+
+
+def classes(rng: np.random.Generator, groups: int, n: int) -> Outcomes:
+    """Macro F1 of seven labels, some rare; each group has one label, and some are harder than others."""
+    sizes = rng.multinomial(n - groups, rng.dirichlet(np.ones(groups))) + 1
+    group = np.repeat(np.arange(groups), sizes)
+    gold = np.searchsorted(np.cumsum([0.3, 0.2, 0.2, 0.1, 0.1, 0.05]), rng.random(groups))[group]
+    right = rng.random((2, n)) < rng.beta(6, 3, size=groups)[group]
+    said = np.where(right, gold, (gold + rng.integers(1, 7, size=right.shape)) % 7)
+    return np.stack([class_statistics("macro_f1", one, gold, 7) for one in said]), group.tolist()
+
+
+def entities(rng: np.random.Generator, n: int) -> Outcomes:
+    """Entity F1 of n sentences."""
+    gold = rng.poisson(2, size=n)
+    found = rng.binomial(gold, rng.beta(8, 2, size=n), size=(2, n))
+    return np.stack([found, found + rng.poisson(0.3, size=(2, n)), np.stack([gold, gold])], axis=-1), None
+
+
+def numbers(rng: np.random.Generator, n: int, has_tail: bool) -> Outcomes:
+    """Spearman's coefficient of n normal or log-normal numbers."""
+    gold, noise = rng.normal(size=n), rng.normal(size=(2, n))
+    said = np.exp(gold) + np.exp(noise) if has_tail else gold + noise
+    return np.stack([number_statistics("spearman", one, gold) for one in said]), None
+
+
+def score_and_change(
+    metric: str, draw: Callable[..., Outcomes], runs: int, **given: int
+) -> tuple[float, float]:
+    """Coverage of a model's score, and of the difference of two models that are equally good."""
+    rng = np.random.default_rng(1)
+    truth = float(np.mean([score(metric, draw(rng, **given)[0].sum(1)) for _ in range(4 * runs)]))
+
+    def of_score(rng: np.random.Generator) -> Interval:
+        return interval(linearised(metric, *draw(rng, **given))[:1], truth)
+
+    def of_change(rng: np.random.Generator) -> Interval:
+        return interval(np.diff(linearised(metric, *draw(rng, **given)), axis=0))
+
+    return coverage(simulate(of_score, runs)), coverage(simulate(of_change, runs))
+
+
+def by_seeds(runs: int) -> Iterator[list[str]]:
+    """Rows of the first table."""
+    groups = np.random.default_rng(0).integers(5, 41, size=48)
+    examples = {
+        "20": np.ones(20),
+        "60": np.ones(60),
+        "20 groups of 5 to 40": groups[:20],
+        "48 groups of 5 to 40": groups,
+    }
+    for (name, sizes), own, U in product(examples.items(), OWN, SEEDS):
+        draws = [partial(difference, sizes=sizes, U=U, unit=unit, own=own) for unit in DEVIATIONS]
+        yield [str(U), name, str(own), *(f"{coverage(simulate(draw, runs)):.1f}" for draw in draws)]
+
+
+def others(runs: int) -> Iterator[tuple[str, Sequence[float]]]:
+    """Rows of the second table."""
+    for own in (0.7, 0.9):
+        yield (
+            f"change, the tenth whose three seeds agree most, own part {own}",
+            [coverage(agreeing(own, runs))],
+        )
+    for name, sizes in (
+        ("one of 20 groups holds half of the examples", np.repeat([190.0, 10.0], [1, 19])),
+        ("two of 30 groups hold six tenths", np.repeat([210.0, 10.0], [2, 28])),
+    ):
+        draws = [partial(difference, sizes=sizes, U=U, unit=0.3, own=0.1) for U in (1, 3)]
+        yield f"change, {name}: one seed, three", [coverage(simulate(draw, runs)) for draw in draws]
+    for rate, few, many in ((0.9, 50, 200), (0.97, 100, 300)):
+        draws = [partial(accuracy, rate=rate, n=n) for n in (few, many)]
+        yield (
+            f"accuracy of {rate:.0%}: {few} examples, {many}",
+            [coverage(simulate(draw, runs)) for draw in draws],
+        )
+    macro_f1 = score_and_change("macro_f1", classes, runs, groups=48, n=1000)
+    yield "macro F1 of 7 labels, 1,000 examples in 48 groups: score, change", macro_f1
+    for n in (50, 300):
+        yield f"entity F1, {n} sentences: score, change", score_and_change("entity_f1", entities, runs, n=n)
+    for shape, n in product(("normal", "log-normal"), (50, 300)):
+        spearman = score_and_change("spearman", numbers, runs, n=n, has_tail=shape == "log-normal")
+        yield f"Spearman's coefficient, {n} {shape} numbers: score, change", spearman
+    for deviation in (0.5, 1):
+        draws = [partial(held_out_change, D=D, deviation=deviation) for D in (2, 5, 10, 50)]
+        name = f"change of held-out loss, lengths' deviation {deviation}: 2 documents, 5, 10, 50"
+        yield name, [coverage(simulate(draw, runs)) for draw in draws]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=2000, help="simulations of a cell")
+    runs = parser.parse_args().runs
+    first, second = list(by_seeds(runs)), list(others(runs))
+    second_table = [[name, ", ".join(f"{one:.1f}" for one in shares)] for name, shares in second]
+    titles = ["seeds", "examples", "each seed's own part", *map(str, DEVIATIONS)]
+    tables = f"{markdown(titles, first)}\n\n{markdown(['interval', 'coverage'], second_table)}"
+    write_result("coverage", tables, {"runs": runs, "by_seeds": first, "others": second})
+
+
+if __name__ == "__main__":
+    main()
