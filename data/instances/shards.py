@@ -189,16 +189,14 @@ def is_readable(path: Path) -> bool:
 def read_rows(path: Path, row_group: int, *, below: int = 0) -> list[dict[str, Any]]:
     """Read the instances of a row group as a person may use them, without documents of a side `below` some.
 
-    Lists of ids are arrays of int64, word starts of bool; `instance_id` is 16 hex digits, and `sop_label` -1
-    where there is none.
+    Word starts are booleans, `instance_id` is 16 hex digits, and `sop_label` -1 where there is none.
     """
     table = read_shard(path, row_group)
     rows = table.filter(pc.greater_equal(table["side"], below)).drop_columns(["side"]).to_pylist()
     for row in rows:
         row["instance_id"] = f"{row['instance_id']:016x}"  # no int64, which other libraries make of integers
         row["sop_label"] = NO_ORDER if row["sop_label"] is None else row["sop_label"]
-        row["word_starts"] = np.frombuffer(row["word_starts"].encode(), np.uint8) == ord("1")
-        row.update({name: np.array(row[name], dtype=np.int64) for name in _LISTS})
+        row["word_starts"] = [mark == "1" for mark in row["word_starts"]]
     return rows
 
 
