@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shutil
 import signal
 import socket
 import sqlite3
@@ -15,7 +16,9 @@ from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
+import prefect
 import psutil
+from filelock import FileLock
 
 from albert.pretraining import list_checkpoints, step_of
 from data.catalog import read_catalog
@@ -23,7 +26,29 @@ from data.workspace import Workspace, state_folder
 from tests import ROOT
 
 DEADLINE = 400  # seconds to wait for anything: the machine may be busy
+TABLES = """
+import asyncio
+from prefect.server.database import provide_database_interface
+asyncio.run(provide_database_interface().create_db())
+"""
 FINAL = ("Completed", "Failed", "Crashed", "Cancelled")
+
+
+def add_database(home: Path, name: str = "prefect.db") -> None:
+    """Begin a folder of Prefect's with the tables that a new server makes in ten seconds; they are kept."""
+    kept = ROOT / ".pytest_cache" / f"prefect-{prefect.__version__}.db"
+    if (home / name).exists():
+        return
+    home.mkdir(parents=True, exist_ok=True)
+    kept.parent.mkdir(exist_ok=True)
+    with FileLock(kept.with_suffix(".lock")):
+        if not kept.exists():
+            begun = kept.with_suffix(".begun")
+            begun.unlink(missing_ok=True)
+            url = {"PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{begun}"}
+            subprocess.run([sys.executable, "-c", TABLES], env=os.environ | url, check=True)
+            begun.rename(kept)
+    shutil.copy(kept, home / name)
 
 
 class Server:
@@ -35,6 +60,7 @@ class Server:
         quick = {"OMP_NUM_THREADS": "1", "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
         self.environment = kept | quick | environment
         command = [*command, "serve", "--port", str(port), "--workspace", str(workspace)]
+        add_database(state_folder(workspace))
         self.output = (workspace.parent / f"serve-{port}.log").open("w+b")
         self.process = subprocess.Popen(
             [sys.executable, *command],

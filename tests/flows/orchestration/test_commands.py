@@ -29,7 +29,7 @@ from tests.albert.report_samples import pretraining
 from tests.commands import begin, refused, run, run_here
 from tests.conftest import SAMPLES, few_examples, few_texts, save_small_model
 from tests.corpora import make_corpus
-from tests.flows.serving import stopped_at, wait_until
+from tests.flows.serving import add_database, stopped_at, wait_until
 
 
 @pytest.mark.parametrize("command", JOBS)
@@ -110,6 +110,7 @@ def test_ctrl_c_stops_a_training_that_has_a_server_of_its_own(workspace, tokeniz
     given = ["--corpus", "tea", "--workspace", workspace]
     given += ["--init", save_small_model(tmp_path / "small", tokenizer)]
     given += ["--steps", 100_000, "--batch-tokens", 256, "--run", "stopped"]
+    add_database(tmp_path / "prefect")
     with begin("continued-pretraining", *given, PREFECT_HOME=str(tmp_path / "prefect")) as process:
         log = Workspace(workspace).model("stopped") / "metrics.jsonl"
         wait_until(lambda: log.is_file() and "mlm_loss" in log.read_text())

@@ -14,6 +14,7 @@ from data.refresh import RefreshSettings, plan_refresh, refresh
 from data.workspace import Workspace, state_folder
 from flows.orchestration.dask import check_runner, open_cluster
 from tests.commands import run
+from tests.flows.serving import add_database
 
 distributed = pytest.importorskip("distributed")
 pytest.importorskip("prefect_dask")
@@ -56,6 +57,7 @@ def test_two_workers_make_the_same_shards_byte_for_byte(cluster, settings):
     arguments = ["--corpus", "tea", "--tokenizer", settings.tokenizer, "--running.runner", "dask"]
     arguments += [part for source in settings.source for part in ("--source", source)]
     arguments += ["--running.dask-address", cluster.scheduler_address, "--workspace", there]
+    add_database(state_folder(there))
     with distributed.Client(cluster.scheduler_address, set_as_default=False) as client:
         with distributed.get_task_stream(client) as stream:
             done = run("refresh-corpus", *arguments)
