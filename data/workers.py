@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
 
 import psutil
+from tqdm import tqdm
 
 END_SECONDS = 20  # for workers that have nothing left to do
 
@@ -20,6 +21,7 @@ def _begin_worker(begin: Callable[[], None] | None) -> None:
     # Ctrl-C reaches every process of a terminal; the parent reports it
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    tqdm.set_lock(threading.RLock())  # Python warns of one between processes if this one is killed
     if begin:
         begin()
 

@@ -25,13 +25,7 @@ from data.options import options_of, values_of
 from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app, run_piped
 from data.workspace import check_room, state_folder
 from flows.orchestration.mistakes import explain, let_go
-from flows.orchestration.servers import (
-    QUIET,
-    end_orphaned_servers,
-    served_at,
-    server_version,
-    start_short_lived_server,
-)
+from flows.orchestration.servers import QUIET, begin_own_server, served_at, server_version
 from flows.orchestration.settings import JOBS, Job
 
 HEARTBEAT_SECONDS = 30  # the automation for lost runs expects one at least every 90
@@ -116,12 +110,13 @@ def _run_in(name: str, chosen: Job) -> tuple[int, str]:
     folder = Path(chosen.workspace)
     check_room(folder)
     set_up_prefect(folder)
-    if server_version() is None:  # refuses a server that cannot be used
-        start_short_lived_server()
-    module = importlib.import_module(f"flows.{name.replace('-', '_')}")
+    has_own = server_version() is None  # refuses a server that cannot be used
+    ready = begin_own_server() if has_own else lambda: None
+    module = importlib.import_module(f"flows.{name.replace('-', '_')}")  # takes as long as the server's start
     from flows.orchestration.jobs import handing_on
 
-    with handing_on(plan), heartbeats():
+    ready()
+    with handing_on(plan), heartbeats(None if has_own else HEARTBEAT_SECONDS):
         outcome = getattr(module, name.replace("-", "_"))(**_recorded(chosen))
     status = EXIT_INTERRUPTED if getattr(outcome, "status", None) == "interrupted" else 0
     return status, module.describe(outcome)
@@ -139,30 +134,26 @@ def _recorded(chosen: Job) -> dict[str, Any]:
 
 def set_up_prefect(workspace: Path) -> None:
     """Make Prefect quiet and offline. Without a server of the user's, take the one that `jixu serve` runs for
-    the workspace, else Prefect's own short-lived one, whose history stays on this machine.
+    the workspace; the history of a command's own stays on this machine.
     """
     # an error reaches the user from the command itself, once
-    defaults = {**QUIET, "PREFECT_LOGGING_LEVEL": "CRITICAL"}
+    silent = dict.fromkeys(("PREFECT_LOGGING_LEVEL", "PREFECT_INTERNAL_LOGGING_LEVEL"), "CRITICAL")
+    defaults = {**QUIET, **silent}
     if not os.environ.get("PREFECT_API_URL"):
         defaults |= {
             "PREFECT_HOME": str(state_folder(workspace)),
-            "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
-            # its server shares a busy machine with the job
-            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",
-            "PREFECT_API_REQUEST_TIMEOUT": "300",
+            "PREFECT_API_REQUEST_TIMEOUT": "300",  # its server shares a busy machine with the job
             "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
         }
         if url := served_at(workspace):
             defaults["PREFECT_API_URL"] = url
-        else:
-            end_orphaned_servers()
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     if "PREFECT_HOME" in os.environ:
         Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
 
 
-def heartbeats() -> AbstractContextManager[object]:
+def heartbeats(seconds: int | None) -> AbstractContextManager[object]:
     """Send heartbeats to a server that stays, which so notices a killed command; none to a command's own
     server, because to end them Prefect sleeps up to a second. The user's setting wins.
     """
@@ -171,7 +162,6 @@ def heartbeats() -> AbstractContextManager[object]:
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     # None is no heartbeats, which a variable of the environment cannot say
-    seconds = HEARTBEAT_SECONDS if os.environ.get("PREFECT_API_URL") else None
     return temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: seconds})
 
 

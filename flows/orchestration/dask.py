@@ -30,8 +30,6 @@ def open_cluster(address: str) -> Iterator[tuple[Submit, int]]:
     Prefect's own runner for Dask submits them; workers report their states. Raises InputError if there
     is no scheduler with workers.
     """
-    from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL, temporary_settings
     from prefect_dask import DaskTaskRunner
 
     options = {"timeout": CONNECT_SECONDS, "set_as_default": False}
@@ -42,13 +40,9 @@ def open_cluster(address: str) -> Iterator[tuple[Submit, int]]:
             raise InputError(
                 f"no Dask scheduler with workers at {address}: {' '.join(str(error).split())[:200]}"
             ) from None
-        with get_client(sync_client=True) as api:
-            # without it workers would start a server of their own if this process has a short-lived one
-            server = {PREFECT_API_URL: str(api.api_url)}
 
         def submit(task: Any, label: str, work: Callable[[], object]) -> PrefectFuture:
-            with temporary_settings(server):
-                return runner.submit(task, {"label": label, "work": work})
+            return runner.submit(task, {"label": label, "work": work})
 
         yield submit, sum(runner.client.nthreads().values())
 

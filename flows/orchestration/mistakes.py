@@ -52,9 +52,6 @@ def _prefect_trouble(error: BaseException) -> str | None:
         return "Prefect's server does not answer any more; what was finished is kept: run the same again"
     if isinstance(error, ParameterTypeError):  # a line of words, then one for each parameter
         return "; ".join(line.removeprefix(" - ") for line in str(error).splitlines()[1:])
-    # Prefect has no class for it
-    if isinstance(error, RuntimeError) and "ephemeral Prefect API server" in str(error):
-        return "Prefect's short-lived server did not start in time: try again when the machine is less busy"
     return None
 
 

@@ -34,7 +34,8 @@ from flows.orchestration.lifecycle import (
     finish_overlooked_cancels,
     settle_runs_of_before,
 )
-from flows.orchestration.serve import ROOT, STOP_SECONDS, say
+from flows.orchestration.serve import say
+from flows.orchestration.servers import ROOT, STOP_SECONDS
 
 SETTLE_SECONDS = 30
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import psutil
 
@@ -28,11 +26,15 @@ from data.storage import is_remote
 from data.terminal import make_app
 from data.workers import end
 from data.workspace import Workspace, check_room, default_place, local_folder, state_folder
-from flows.orchestration.servers import QUIET, address_file, answers
+from flows.orchestration.servers import (
+    QUIET,
+    STOP_SECONDS,
+    address_file,
+    begin,
+    begin_server,
+    wait_for_server,
+)
 
-ROOT = Path(__file__).parents[2]
-
-START_SECONDS, STOP_SECONDS = 300, 90
 MOST_RESTARTS, RESTART_SECONDS = 5, 600  # restarts within the time, before serve gives up
 
 app = make_app("serve", "Run Prefect's server and the deployments of prefect.yaml; Ctrl-C stops both.")
@@ -134,7 +136,7 @@ class Services:
         self.log = Path(os.environ["PREFECT_HOME"]) / "server.log"
         runner = ["flows.orchestration.runner", str(os.getpid()), str(limit)]
         self.starts: dict[str, Callable[[], psutil.Popen]] = {
-            "server": partial(start_server, listener, workspace.report(""), self.log, stopping),
+            "server": self.start_server,
             "runner": partial(begin, runner),
         }
         self.parts: dict[str, psutil.Popen] = {}
@@ -158,8 +160,15 @@ class Services:
             raise
         finally:
             address.unlink(missing_ok=True)
-            for part in reversed(self.parts.values()):  # the runner first
-                end([part], STOP_SECONDS)
+            for name in ("runner", "server"):
+                if part := self.parts.get(name):
+                    end([part], STOP_SECONDS, signal.SIGINT if name == "server" else signal.SIGTERM)
+
+    def start_server(self) -> psutil.Popen:
+        """Start the server and wait until it answers."""
+        server = begin_server(self.listener, self.log, self.workspace.report(""))
+        wait_for_server(server, self.listener, self.log, self.stopping)
+        return server
 
     def keep(self, name: str) -> None:
         """Start a part, for the first time or after it has ended."""
@@ -186,29 +195,6 @@ class Services:
                 f"the {name} ended once more, after {MOST_RESTARTS} restarts in ten minutes: {self.log}"
             )
         say(f"the {name} ended by itself: starting it again")
-
-
-def begin(command: Sequence[str], **options: Any) -> psutil.Popen:
-    """Start a module in a session of its own: it does not get Ctrl-C."""
-    return psutil.Popen([sys.executable, "-m", *command], cwd=ROOT, start_new_session=True, **options)
-
-
-def start_server(
-    listener: socket.socket, reports: Path, log: Path, stopping: threading.Event
-) -> psutil.Popen:
-    """Start the server and wait until it answers. Raise InputError with its last words if it does not."""
-    number = listener.fileno()
-    with log.open("wb") as output:
-        command = ["flows.orchestration.web", str(os.getpid()), str(number), str(reports.resolve())]
-        server = begin(command, stdout=output, stderr=output, pass_fds=[number])
-    host, port = listener.getsockname()
-    until = time.monotonic() + START_SECONDS
-    while server.poll() is None and time.monotonic() < until:
-        if stopping.wait(0.2) or answers(f"http://{host}:{port}/api", seconds=2):
-            return server
-    end([server], STOP_SECONDS, signal.SIGKILL)
-    words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    raise InputError(f"the server did not start: {words[-1] if words else 'it said nothing'} (see {log})")
 
 
 def say(text: str) -> None:

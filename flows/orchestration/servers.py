@@ -1,14 +1,26 @@
-"""The server of PREFECT_API_URL and that of `jixu serve`: do they answer, and let us in?"""
+"""Prefect's servers: that of PREFECT_API_URL, that of `jixu serve`, and a command's own."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from data.errors import InputError
+from data.workers import end
 from data.workspace import state_folder
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS, STOP_SECONDS = 300, 90
 
 # Prefect sends nothing anywhere and asks nothing
 QUIET = {
@@ -17,7 +29,6 @@ QUIET = {
     "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
     "PREFECT_CLI_PROMPT": "false",
 }
-OWNER = "JIXU_COMMAND_PROCESS"  # a variable of a short-lived server: the process id of its command
 
 
 def server_version() -> str | None:
@@ -67,30 +78,57 @@ def answers(url: str, seconds: float) -> bool:
         return False
 
 
-def start_short_lived_server() -> None:
-    """Start Prefect's server for this process, out of reach of Ctrl-C, which a terminal sends to it too.
+def begin(command: Sequence[str], **options: Any) -> psutil.Popen:
+    """Start a module in a session of its own: it does not get Ctrl-C."""
+    return psutil.Popen([sys.executable, "-m", *command], cwd=ROOT, start_new_session=True, **options)
 
-    A training that is stopped still has to report how it ended.
+
+def begin_server(listener: socket.socket, log: Path, reports: Path | None = None) -> psutil.Popen:
+    """Start a server that ends with this process, or by SIGINT.
+
+    SIGTERM, which a service manager may send to every process, does not reach it: runs that are stopped still
+    have to report how they ended.
     """
-    from prefect.client.orchestration import get_client
+    number = listener.fileno()
+    command = ["flows.orchestration.web", str(os.getpid()), str(number)]
+    command += [str(reports.resolve())] if reports else []
+    # a process inherits the signals that the thread which starts it blocks
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        with log.open("wb") as output:
+            return begin(command, stdout=output, stderr=output, pass_fds=[number])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def start() -> None:
-        # a process inherits the signals that the thread which starts it blocks
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        with get_client(sync_client=True):
-            pass
 
-    with ThreadPoolExecutor(1) as executor:
-        executor.submit(start).result()
+def wait_for_server(
+    server: psutil.Popen, listener: socket.socket, log: Path, stopping: threading.Event | None = None
+) -> None:
+    """Wait until a server answers. Raise InputError with its last words if it does not."""
+    stopping = stopping or threading.Event()
+    host, port = listener.getsockname()
+    until = time.monotonic() + START_SECONDS
+    while server.poll() is None and time.monotonic() < until:
+        if stopping.wait(0.1) or answers(f"http://{host}:{port}/api", seconds=2):
+            return
+    end([server], STOP_SECONDS, signal.SIGKILL)
+    words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    raise InputError(f"the server did not start: {words[-1] if words else 'it said nothing'} (see {log})")
 
 
-def end_orphaned_servers() -> None:
-    """End short-lived servers whose command was killed; make this process the owner of the next one."""
-    import psutil
+def begin_own_server() -> Callable[[], None]:
+    """Start a server for this process and point Prefect to it; returns what waits until it answers.
 
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        owner = (process.info["environ"] or {}).get(OWNER)
-        is_server = "prefect.server.api.server:create_app" in (process.info["cmdline"] or ())
-        if owner and is_server and not psutil.pid_exists(int(owner)):
-            process.terminate()
-    os.environ[OWNER] = str(os.getpid())
+    It ends with this process, after Prefect has sent it what is left, and only its history stays.
+    """
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+    log = Path(os.environ["PREFECT_HOME"]) / "command.log"
+    server = begin_server(listener, log)
+    atexit.register(end, [server], STOP_SECONDS, signal.SIGINT)
+
+    def wait() -> None:
+        with listener:
+            wait_for_server(server, listener, log)
+
+    return wait

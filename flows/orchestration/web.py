@@ -1,13 +1,14 @@
 """Prefect's server with a workspace's reports at /reports/, read-only and behind the same password.
 
-python -m flows.orchestration.web PARENT LISTENER REPORTS: the process id of `jixu serve`, the number of its
-listening socket, and a folder.
+python -m flows.orchestration.web PARENT LISTENER [REPORTS]: the process id of `jixu serve` or of a command,
+the number of its listening socket, and a folder. Without it there is no UI, and no schedule fires.
 """
 
 from __future__ import annotations
 
 import base64
 import hmac
+import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator
@@ -80,21 +81,22 @@ class LockingFirst(AioSqliteConfiguration):
             yield transaction
 
 
-def run_server(listener: socket.socket, reports: Path) -> None:
-    """Run Prefect's server, with its API, UI and services, on a listening socket until SIGTERM."""
+def run_server(listener: socket.socket, reports: Path | None) -> None:
+    """Run Prefect's server, with its API, UI and services, on a listening socket until SIGINT."""
     settings = get_current_settings().server
-    reports.mkdir(parents=True, exist_ok=True)
-    password = settings.api.auth_string
-    web = create_app(final=True)
-    # before the UI, which answers any path
-    web.router.routes.insert(
-        0, Mount("/reports", Reports(reports, password.get_secret_value() if password else None))
-    )
+    web = create_app(final=True, ephemeral=reports is None)
+    if reports:
+        reports.mkdir(parents=True, exist_ok=True)
+        password = settings.api.auth_string
+        shown = Reports(reports, password.get_secret_value() if password else None)
+        # before the UI, which answers any path
+        web.router.routes.insert(0, Mount("/reports", shown))
     url = PREFECT_API_DATABASE_CONNECTION_URL.value()
     with temporary_database_config(LockingFirst(url) if url.startswith("sqlite") else None):
         uvicorn.Server(uvicorn.Config(web, log_level=settings.logging_level.lower())).run([listener])
 
 
 if __name__ == "__main__":
-    end_with_parent(int(sys.argv[1]))
-    run_server(socket.socket(fileno=int(sys.argv[2])), Path(sys.argv[3]))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    end_with_parent(int(sys.argv[1]), signal.SIGINT)
+    run_server(socket.socket(fileno=int(sys.argv[2])), Path(sys.argv[3]) if len(sys.argv) > 3 else None)

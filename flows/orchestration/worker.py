@@ -15,7 +15,8 @@ from cyclopts import Parameter
 from data.errors import InputError
 from data.terminal import make_app
 from data.workers import end, end_with_parent
-from flows.orchestration.serve import STOP_SECONDS, begin, stop_on_signal
+from flows.orchestration.serve import stop_on_signal
+from flows.orchestration.servers import STOP_SECONDS, begin
 
 app = make_app("worker", "Prefect's process worker, whose runs write checkpoints before it stops.")
 

@@ -104,8 +104,8 @@ def test_a_signal_stops_a_refresh_with_its_workers_and_the_same_again_completes(
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_a_training_that_has_a_server_of_its_own(workspace, tokenizer, tmp_path):
-    """The terminal sends it to the server too, which the training still reports to."""
+def test_a_training_that_has_a_server_of_its_own_is_stopped_with_it(workspace, tokenizer, tmp_path):
+    """A service manager sends SIGTERM to the server too, which the training still reports to."""
     workspace = Path(shutil.copytree(workspace, tmp_path / "w"))
     given = ["--corpus", "tea", "--workspace", workspace]
     given += ["--init", save_small_model(tmp_path / "small", tokenizer)]
@@ -114,7 +114,8 @@ def test_ctrl_c_stops_a_training_that_has_a_server_of_its_own(workspace, tokeniz
     with begin("continued-pretraining", *given, PREFECT_HOME=str(tmp_path / "prefect")) as process:
         log = Workspace(workspace).model("stopped") / "metrics.jsonl"
         wait_until(lambda: log.is_file() and "mlm_loss" in log.read_text())
-        os.killpg(process.pid, signal.SIGINT)
+        for one in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
+            one.terminate()
         output, errors = process.communicate()
     assert process.returncode == 75 and "stopped: interrupted after" in output, errors
     assert "Traceback" not in errors

@@ -3,7 +3,6 @@
 import copy
 import os
 import signal
-import threading
 import time
 
 import psutil
@@ -17,11 +16,10 @@ from prefect.client.schemas.schedules import CronSchedule
 from data.errors import InputError
 from flows.orchestration.automations import LOST
 from flows.orchestration.runner import load_deployments
-from flows.orchestration.serve import ROOT, STOP_SECONDS, environment, listen, say, start_server
+from flows.orchestration.serve import environment, listen, say
+from flows.orchestration.servers import ROOT, STOP_SECONDS, wait_for_server
 from tests.commands import refused, run_here
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
-
-SERVE = "flows.orchestration.serve"
 
 
 @pytest.mark.parametrize(
@@ -54,10 +52,10 @@ def test_variables_of_the_user_win_and_the_server_is_closed_and_quiet(tmp_path, 
 
 def test_a_server_that_never_answers_is_killed_and_reported(tmp_path, monkeypatch):
     with psutil.Popen(["sleep", "600"]) as silent, listen(free_port()) as listener:
-        monkeypatch.setattr(f"{SERVE}.START_SECONDS", 0.1)
-        monkeypatch.setattr(f"{SERVE}.begin", lambda *_, **__: silent)
+        monkeypatch.setattr("flows.orchestration.servers.START_SECONDS", 0.1)
+        (tmp_path / "server.log").touch()
         with pytest.raises(InputError, match="the server did not start: it said nothing"):
-            start_server(listener, tmp_path, tmp_path / "server.log", threading.Event())
+            wait_for_server(silent, listener, tmp_path / "server.log")
         assert silent.returncode == -signal.SIGKILL
 
 

@@ -1,16 +1,19 @@
-"""What a command says when it cannot use the server."""
+"""What a command says when it cannot use a server, and the life of a server of its own."""
 
 import os
 import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import psutil
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from data.errors import InputError
-from flows.orchestration.servers import OWNER, end_orphaned_servers, server_version
+from flows.orchestration.servers import ROOT, server_version
+from tests.flows.serving import DEADLINE, add_database
 
 
 @contextmanager
@@ -49,19 +52,24 @@ def test_an_answer_that_is_of_no_use_is_reported_in_a_line(status, message, monk
     assert "\n" not in str(refused.value)
 
 
-def test_servers_of_commands_that_were_killed_are_ended_and_others_stay(monkeypatch):
-    monkeypatch.delenv(OWNER, raising=False)
-    command = ["sh", "-c", "read line; :", "prefect.server.api.server:create_app"]
-    gone = subprocess.Popen(["true"])
-    gone.wait()
+OWN = """
+from flows.orchestration.servers import begin_own_server
+begin_own_server()()
+print("answers", flush=True)
+input()
+"""
 
-    def begin(owner):
-        return subprocess.Popen(command, stdin=subprocess.PIPE, env=os.environ | owner)
 
-    lost, held, served = begin({OWNER: str(gone.pid)}), begin({OWNER: str(os.getpid())}), begin({})
-    with lost, held, served:
-        end_orphaned_servers()
-        assert lost.wait(60) != 0 and held.poll() is None and served.poll() is None
-        assert os.environ[OWNER] == str(os.getpid())
-        for process in (held, served):
-            process.kill()
+@pytest.mark.slow
+def test_a_commands_server_outlives_a_service_managers_sigterm_and_no_kill_of_its_command(tmp_path):
+    add_database(tmp_path)
+    home = {"PREFECT_HOME": str(tmp_path)}
+    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with psutil.Popen([sys.executable, "-c", OWN], env=os.environ | home, cwd=ROOT, **piped) as command:
+        assert command.stdout.readline() == "answers\n"
+        (server,) = command.children()
+        server.terminate()
+        with pytest.raises(psutil.TimeoutExpired):
+            server.wait(1)
+        command.kill()
+        server.wait(DEADLINE)
