@@ -23,7 +23,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(INSTALLED)
-	@$(BIN)/python -m flows.end_to_end --demo
+	@$(BIN)/jixu end-to-end --demo
 
 test: $(INSTALLED)
 	@$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
