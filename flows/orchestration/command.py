@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from cyclopts import App, Parameter
 from cyclopts.config import Dict
@@ -22,7 +22,7 @@ from pydantic_core import to_jsonable_python
 
 from data.errors import masked
 from data.options import options_of, values_of
-from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app, run_piped
+from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app
 from data.workspace import check_room, state_folder
 from flows.orchestration.mistakes import explain, let_go
 from flows.orchestration.servers import QUIET, begin_own_server, served_at, server_version
@@ -171,9 +171,7 @@ def _stopped(name: str, error: BaseException) -> int:
     return EXIT_INTERRUPTED
 
 
-def run_as_command(file: str) -> None:
-    """Run the job of a flow's file from this process's arguments, and exit."""
-    # worker processes would import the file again, and Prefect with it; they need neither
-    sys.modules["__main__"].__spec__ = None
-    sys.modules["__main__"].__dict__.pop("__file__", None)
-    raise SystemExit(run_piped(lambda: run(Path(file).stem.replace("_", "-"), sys.argv[1:])))
+def run_as_command(file: str) -> NoReturn:
+    """Become `jixu` with the job of a flow's file, so that settings are made before Prefect is imported."""
+    job = Path(file).stem.replace("_", "-")
+    os.execv(sys.executable, [sys.executable, "-m", "flows", job, *sys.argv[1:]])
