@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from scipy.special import stdtrit
 from torch.nn import functional as F
 
 from albert.batching import Instances, InstanceStream, held_out_rows
+from albert.evaluation.intervals import estimate, linearised
 from albert.model import IGNORED, Batch, PretrainingModel
 from data.cleaning import Letters
 from data.instances import take_ranges
@@ -100,7 +100,7 @@ def scores_of(sums: np.ndarray, documents: np.ndarray) -> dict[str, float]:
     of documents, masked tokens and pairs, which are scored in both orders.
     """
     totals = sums.sum(0)
-    return _ratios(sums, documents, _MLM | _SOP) | {
+    return _ratios(sums, documents, _MLM | _SOP, least=0) | {
         "documents": float(len(np.unique(documents))),
         "masked_tokens": float(totals[_MLM_COUNT]),
         "pairs": float(totals[_SOP_COUNT] // 2),
@@ -114,36 +114,31 @@ def changes_of(before: np.ndarray, after: np.ndarray, documents: np.ndarray) -> 
     """
     differences = after - before
     differences[:, _MLM_COUNT] = after[:, _MLM_COUNT]
-    return _ratios(differences, documents, {f"{name}_change": columns for name, columns in _MLM.items()})
+    changes = {f"{name}_change": columns for name, columns in _MLM.items()}
+    return _ratios(differences, documents, changes, least=-np.inf)
 
 
 def _ratios(
-    sums: np.ndarray, documents: np.ndarray, columns: Mapping[str, tuple[int, int]]
+    sums: np.ndarray, documents: np.ndarray, columns: Mapping[str, tuple[int, int]], *, least: float
 ) -> dict[str, float]:
     """The ratios of two columns of sums [R, 6], with the ends of their intervals; none where the lower is 0.
 
-    The interval is Student's, over documents, with the jackknife's standard error (Efron and Tibshirani 1993,
-    section 11.2): percentiles of a bootstrap are far too narrow for a handful of documents. There is none if
-    all documents agree, as where none has a right answer: it would pretend certainty.
+    The interval is that of a score of one seed, with documents as examples. There is none if all documents
+    agree, as where none has a right answer: it would pretend certainty.
     """
     keys, number = np.unique(documents, return_inverse=True)
-    D = len(keys)
-    by_document = np.zeros((D, 6))
+    by_document = np.zeros((len(keys), 6))
     np.add.at(by_document, number, sums)
-    totals, found = by_document.sum(0), {}
+    found = {}
     for name, (above, below) in columns.items():
-        if not totals[below]:
+        pairs = by_document[by_document[:, below] > 0][:, [above, below]]
+        if not len(pairs):
             continue
-        found[name] = float(value := totals[above] / totals[below])
-        others = totals[below] - by_document[:, below]
-        if D < 2 or not others.all():
-            continue
-        without = (totals[above] - by_document[:, above]) / others  # [D]
-        error = np.sqrt((D - 1) / D * ((without - value) ** 2).sum())
-        half = stdtrit(D - 1, 0.975) * error  # Student's quantile
-        if half >= 1e-9:
-            low = value - half if (by_document[:, above] < 0).any() else max(value - half, 0.0)
-            found |= {f"{name}_low": float(low), f"{name}_high": float(value + half)}
+        found[name] = value = float(pairs[:, 0].sum() / pairs[:, 1].sum())
+        # a ratio of two sums, as accuracy is
+        half = estimate(linearised("accuracy", pairs[None]), fewest=2).half_width
+        if half is not None:
+            found |= {f"{name}_low": max(value - half, least), f"{name}_high": value + half}
     return found
 
 

@@ -49,16 +49,16 @@ class Estimate(NamedTuple):
     p_value: float | None = None  # two-sided
 
 
-def estimate(*arms: np.ndarray) -> Estimate:
+def estimate(*arms: np.ndarray, fewest: int = FEWEST_EXAMPLES) -> Estimate:
     """The mean of the sum of arms, each [U, n] over the same n examples; a difference has a negated arm.
 
     Units of different arms are independent: paired ones are subtracted before. An arm of one unit is not
-    random. Without any spread, or with too few examples, there is no interval.
+    random. Without any spread, or with fewer examples than `fewest`, there is no interval.
     """
     n = arms[0].shape[1]
     of_examples = np.sum([arm.mean(0) for arm in arms], axis=0)  # [n]
     mean = float(of_examples.mean())
-    if n < FEWEST_EXAMPLES:
+    if n < fewest:
         return Estimate(mean)
     own = float(of_examples.var(ddof=1)) / n  # Qi, which holds every arm's Qr
     units = []  # Qu and degrees of each arm in which units differ by more than Qr

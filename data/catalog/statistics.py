@@ -35,12 +35,16 @@ class Statistics:
     """A read-only view of a workspace as it is now; flows may write to it meanwhile. Use it with `with`.
 
     `newest` are the versions that corpora end at, to look back at one; by default all versions are there.
+    Raises InputError if a corpus has none.
     """
 
     def __init__(self, workspace: Workspace, newest: Mapping[str, int] | None = None):
         self.workspace = workspace
         self.db = read_catalog(workspace)
-        later = [f"corpus = {quoted(name)} and version > {last}" for name, last in (newest or {}).items()]
+        later = []
+        for corpus, last in (newest or {}).items():
+            require_version(self.db, corpus, last)
+            later.append(f"corpus = {quoted(corpus)} and version > {last}")
         if later:
             query = f"from stored.versions where not ({' or '.join(later)})"
             self.db.execute(f"create or replace view versions as {query}")
@@ -152,13 +156,16 @@ class Statistics:
         return share
 
     def masks(self, corpus: str) -> duckdb.DuckDBPyRelation:
-        """Count what the stored masks put in place of tokens: [MASK], the same token, or a random one."""
+        """Count what the stored masks put in place of tokens: [MASK], the same token, or another.
+
+        Another is a random token; with the objective macbert, most are of a similar word.
+        """
         return self.sql(
             """
             with masked as (
                 select unnest(masked_input_ids) as now, unnest(masked_labels) as label
                 from instances where corpus = ?)
-            select case when now = ? then '[MASK]' when now = label then 'kept' else 'random' end as
+            select case when now = ? then '[MASK]' when now = label then 'kept' else 'other' end as
             replacement, count(*) as count, count(*) / sum(count(*)) over () as share from masked group by all
             order by count desc
             """,

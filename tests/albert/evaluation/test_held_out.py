@@ -88,7 +88,7 @@ def test_intervals_cover_the_mean_over_documents_that_differ():
     assert changes_of(sums, sums, documents) == {"mlm_loss_change": 0, "mlm_accuracy_change": 0}
 
 
-@pytest.mark.parametrize("D", [3, 8, 60])
+@pytest.mark.parametrize("D", [2, 3, 8, 60])
 def test_the_interval_of_a_change_is_paired_and_holds_it_for_few_documents_too(D):
     intervals = simulate(partial(held_out_change, D=D, deviation=0.3), 300)
     assert 91 <= coverage(intervals) <= 99

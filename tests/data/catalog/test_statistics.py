@@ -120,6 +120,10 @@ def test_versions_duplicates_and_new_words_are_compared(tmp_path, samples, vocab
         assert opened.version_changes("tea").fetchall() == [(*second[:7], None, None, None, None)]
         with pytest.raises(InputError, match="no version of tea before 2 is left"):
             opened.changed_documents("tea")
+    with pytest.raises(InputError, match="no version of tea up to 1 is left"):
+        open_workspace(settings.workspace, newest={"tea": 1})
+    with pytest.raises(InputError, match="no corpus 'coffee' in this workspace"):
+        open_workspace(settings.workspace, newest={"coffee": 1})
 
 
 def test_a_dataset_gives_every_trained_instance_once_an_epoch_in_an_order_of_its_own(statistics):
