@@ -19,7 +19,7 @@ from albert.checkpoints.source import CONFIG_FILE, WEIGHTS_FILE
 from albert.model import AlbertConfig, Encoder, PretrainingModel
 from data.errors import ConfigError, InputError
 from data.files import replacing, sync, write_bytes, write_text
-from data.tokenization import Tokenizer
+from data.tokenization import SPECIAL_ROLES, Tokenizer
 from data.workspace import MADE_FROM_FILE
 
 TOKENIZER_FILES = ("vocab.txt", "spiece.model", "tokenizer.json", "tokenizer_config.json")
@@ -188,5 +188,5 @@ def _write(
         longest = max_length or config["max_position_embeddings"]
         content = {**read_json(tokenizer_config), "model_max_length": longest}
         if (folder / "vocab.txt").is_file():  # transformers would read an ALBERT's as SentencePiece
-            content["tokenizer_class"] = "BertTokenizer"
+            content = {**SPECIAL_ROLES, **content, "tokenizer_class": "BertTokenizer"}
         write_text(tokenizer_config, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

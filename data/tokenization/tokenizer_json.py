@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from sentencepiece import sentencepiece_model_pb2
 
 from data.errors import InputError
-from data.tokenization.unigram import UnigramTokenizer
+from data.tokenization.unigram import UnigramTokenizer, sentencepiece_model
 from data.tokenization.wordpiece import WordPieceTokenizer
 
-sentencepiece_model: Any = sentencepiece_model_pb2  # its classes are made as it is imported
 _GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read tokenizer.json alone
 _RULES = {
     "do_lower_case": "lowercase",

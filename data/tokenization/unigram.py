@@ -8,13 +8,19 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sentencepiece
+import tokenizers
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from data.errors import InputError
 from data.files import write_bytes, write_text
+from data.tokenization.wordpiece import SPECIAL_ROLES
 
+sentencepiece_model: Any = sentencepiece_model_pb2  # its classes are made as it is imported
 SPECIAL_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 _SPACE = "\u2581"  # how SentencePiece writes the space before a word
 
@@ -103,15 +109,42 @@ class UnigramTokenizer:
         return np.array([i for i in range(self.vocab_size) if not any(test(i) for test in reserved)])
 
     def save(self, folder: Path) -> None:
-        """Write spiece.model and tokenizer_config.json, as transformers reads them."""
+        """Write spiece.model, and for transformers tokenizer.json and tokenizer_config.json."""
         folder.mkdir(parents=True, exist_ok=True)
         write_bytes(folder / "spiece.model", self.model)
+        write_text(folder / "tokenizer.json", self._library().to_str(pretty=True))
         config = {
-            "tokenizer_class": "AlbertTokenizer",
+            # AlbertTokenizer of transformers 5.0 to 5.18 misreads a model without rules of normalisation
+            "tokenizer_class": "PreTrainedTokenizerFast",
             "do_lower_case": self.lower_case,
             "keep_accents": self.keep_accents,
+            **dict(zip(SPECIAL_ROLES, SPECIAL_TOKENS, strict=True)),
         }
         write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+
+    def _library(self) -> tokenizers.Tokenizer:
+        """Make a tokenizer that gives the same ids, and takes special tokens in a text for such."""
+        model = sentencepiece_model.ModelProto.FromString(self.model)
+        pieces = [(piece.piece, piece.score) for piece in model.pieces]
+        library = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=self.unknown_id))
+        rules: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+        if not self.keep_accents:
+            rules += [normalizers.NFKD(), normalizers.StripAccents()]
+        if self.lower_case:
+            rules.append(normalizers.Lowercase())
+        if charsmap := model.normalizer_spec.precompiled_charsmap:
+            rules.append(normalizers.Precompiled(charsmap))
+        spaces = [normalizers.Replace(tokenizers.Regex(r"\s+"), " "), normalizers.Strip()]
+        library.normalizer = normalizers.Sequence([*rules, *spaces])
+        library.pre_tokenizer = pre_tokenizers.Metaspace()
+        library.decoder = decoders.Metaspace()
+        library.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", self.cls_id), ("[SEP]", self.sep_id)],
+        )
+        library.add_special_tokens(list(SPECIAL_TOKENS))
+        return library
 
 
 def train_unigram(texts: Iterable[str], vocab_size: int) -> UnigramTokenizer:

@@ -34,7 +34,9 @@ def poisoned() -> Iterator[None]:
     def poison(real):
         def allocate(*args, **kwargs):
             x = real(*args, **kwargs)
-            return x.fill_(float("nan") if x.is_floating_point() else -7) if type(x) is torch.Tensor else x
+            if type(x) is torch.Tensor:
+                x.detach().fill_(float("nan") if x.is_floating_point() else -7)
+            return x
 
         return allocate
 
