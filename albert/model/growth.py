@@ -39,19 +39,19 @@ def grow(
 ) -> PretrainingModel:
     """Return a model with less sharing or another depth, whose blocks are copies of `model`'s.
 
-    Layer l of the new model starts as layer l modulo the old depth. Raises ConfigError as `grown_config`.
+    Groups of layers stay as they are. Of layers that share nothing, number l starts as layer l modulo the
+    old depth. Raises ConfigError as `grown_config`.
     """
     config = grown_config(model.config, share=share, num_hidden_layers=num_hidden_layers)
     if config == model.config:
         return model
     grown = PretrainingModel(config)
-    old, new = model.encoder, grown.encoder
     for part in ("encoder.embedding", "encoder.pooler", "mlm", "sop"):
         grown.get_submodule(part).load_state_dict(model.get_submodule(part).state_dict())
-    # backwards, so that a block shared by several layers ends as a copy of the first layer's
-    for number in reversed(range(config.depth)):
-        attention, feed_forward = new.blocks_of_layer[number]
-        attention_from, feed_forward_from = old.blocks_of_layer[number % model.config.depth]
-        new.attentions[attention].load_state_dict(old.attentions[attention_from].state_dict())
-        new.feed_forwards[feed_forward].load_state_dict(old.feed_forwards[feed_forward_from].state_dict())
+    layers = model.encoder.blocks_of_layer
+    for kind, part in enumerate(("attentions", "feed_forwards")):
+        new, old = getattr(grown.encoder, part), getattr(model.encoder, part)
+        for number, block in enumerate(new):
+            place = number if len(new) == len(old) else layers[number % len(layers)][kind]
+            block.load_state_dict(old[place].state_dict())
     return grown.train(model.training)

@@ -117,6 +117,13 @@ def test_more_layers_are_tiled_in_order():
                 assert torch.equal(p, copied) and p.data_ptr() != copied.data_ptr()
 
 
+def test_every_group_of_shared_layers_stays_in_more_layers():
+    model = random_model(replace(SMALL, **GROUPS))
+    grown = grow(model, num_hidden_layers=10)
+    for (name, p), (_, copied) in zip(grown.named_parameters(), model.named_parameters(), strict=True):
+        assert torch.equal(p, copied), name
+
+
 def test_layers_that_share_all_can_be_fewer():
     model, batch = random_model().eval(), masked_batch()
     fewer = grow(model, num_hidden_layers=2)
