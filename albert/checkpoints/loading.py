@@ -41,7 +41,7 @@ class LoadReport:
     """How every tensor was matched. Names are the file's, except in `new`, which has ours."""
 
     matched: tuple[str, ...]
-    new: tuple[str, ...]  # parameters missing from the file: initialised at random
+    new: tuple[str, ...]  # parameters missing from the file: weights are random, biases 0
     unused: tuple[str, ...]
     wrong_shape: tuple[str, ...] = ()  # with both shapes
 
@@ -52,11 +52,13 @@ class LoadReport:
 
     def notices(self) -> list[str]:
         """What a user must know before training from this checkpoint."""
-        lines = [
-            f"the checkpoint has no {title}: it starts from random weights{consequence}"
-            for part, (title, consequence) in _PARTS.items()
-            if any(name.startswith(part) for name in self.new)
-        ]
+        lines = []
+        for part, (title, consequence) in _PARTS.items():
+            lacking = [name for name in self.new if name.startswith(part)]
+            if any(name.endswith(".weight") for name in lacking):
+                lines.append(f"the checkpoint has no {title}: it starts from random weights{consequence}")
+            elif lacking:
+                lines.append(f"the checkpoint's {title} has no bias ({', '.join(lacking)}): it starts from 0")
         if self.unused:
             lines.append(
                 f"{len(self.unused)} tensor(s) of the checkpoint not used: {', '.join(self.unused[:4])}"

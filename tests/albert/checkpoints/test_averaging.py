@@ -82,6 +82,11 @@ def test_what_no_checkpoint_has_is_said_and_no_mlm_head_refused(tmp_path, tokeni
         "1 tensor(s) of the checkpoint not used: classifier.weight",
     ]
     for folder in (a, b):
+        without(folder, "predictions.bias")
+    done = average(a, b, tmp_path / "unbiased")
+    assert "the checkpoint's MLM head has no bias (mlm.bias): it starts from 0\n" in done.stdout
+    assert not load_model(tmp_path / "unbiased")[0].mlm.bias.any()
+    for folder in (a, b):
         without(folder, "predictions")
     refused(average(a, b, tmp_path / "out"), "none of the checkpoints has an MLM head", tmp_path / "out")
 
