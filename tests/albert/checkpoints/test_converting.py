@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from albert.checkpoints import load_model, load_pretrained, read_checkpoint, save_pretrained
 from albert.finetuning import (
@@ -250,6 +251,14 @@ def test_diff_is_silent_of_equal_ones_and_names_what_differs(tmp_path, tokenizer
     bias = "encoder.pooler.bias: largest difference 0.5, the first is 0"
     for part in (bias, "sop.weight: ", "100% by norm"):
         assert part in done.stdout
+    cased = save_small_model(tmp_path / "cased", tokenizer)
+    config = json.loads((cased / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (cased / "tokenizer_config.json").write_text(json.dumps({**config, "do_lower_case": False}))
+    tensors = load_file(cased / "model.safetensors")
+    save_file({**tensors, "classifier.bias": torch.ones(2)}, cased / "model.safetensors")
+    *lines, summary = run("diff", source, cased).stdout.splitlines()
+    assert len(lines) == 2 and "read case" in lines[0] and lines[1] == "only in the second: classifier.bias"
+    assert summary == f"{same} parameter(s) the same to the bit, 0 with other values"
     save_small_model(tmp_path / "c", tokenizer, hidden_act="relu", layout="bright")
     done = run("diff", source, tmp_path / "c")
     assert done.returncode == 1
