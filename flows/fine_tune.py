@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -73,7 +73,7 @@ def describe(outcome: FineTuneOutcome) -> str:
 def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> FineTuneOutcome:
     """Fine-tune every model with every seed, score them, and leave a report."""
     place = Workspace(Path(options.workspace))
-    run = options.run or run_name(plan.settings)
+    run = options.run or run_name(plan.settings, options.corpora)
     keep = None if options.keep == "none" else KeptModels(place.model(run), options.keep == "all")
     with device_slot(place):
         result = compare(plan, place, options.corpora, workers=options.running.workers, keep=keep)
@@ -212,10 +212,11 @@ def _open_pool(workers: int | None, settings: FineTuneSettings) -> AbstractConte
     return worker_pool(workers, finetuning.worker_start(workers)) if workers > 1 else nullcontext()
 
 
-def run_name(settings: FineTuneSettings) -> str:
+def run_name(settings: FineTuneSettings, corpora: CorporaOptions) -> str:
     """A name that is the same for the same comparison."""
-    digest = hashlib.sha256(json.dumps(to_jsonable_python(settings), sort_keys=True).encode()).hexdigest()[:8]
-    return f"{settings.task.name}-{digest}"
+    given = {name: corpus for name, corpus in asdict(corpora).items() if corpus}
+    content = json.dumps(to_jsonable_python(settings) | given, sort_keys=True)
+    return f"{settings.task.name}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
 
 def record(workspace: Workspace, run: str, result: Comparison) -> None:

@@ -42,6 +42,12 @@ def read_by(place, *models, **options):
     return [tuple(name for name, _ in one.corpora) for one in facts]
 
 
+def test_comparisons_that_measure_on_other_corpora_have_other_names():
+    settings = FineTuneSettings(task="topics", train="t.tsv", dev="d.tsv", models=("a",))
+    chosen = ({}, {"domain": "tea"}, {"general": "tea"}, {"domain": "law"})
+    assert len({fine_tune.run_name(settings, CorporaOptions(**one)) for one in chosen}) == len(chosen)
+
+
 def test_what_a_run_of_the_workspace_has_read_is_in_its_catalog(place):
     first, second = place.model("first") / "checkpoint-1", place.model("second") / "checkpoint-1"
     # law is no corpus of the workspace any more
