@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,9 +24,17 @@ from albert.pretraining.evaluate import baselines_of, evaluate, load_sums, save_
 from albert.pretraining.progress import ProgressLog
 from albert.pretraining.result import PretrainResult, record_failure, write_result
 from albert.pretraining.sentinel import RISE
-from albert.pretraining.settings import START_FILE, PretrainSettings, read_settings
-from albert.pretraining.start import BATCH_TOKENS, Start, check_same_run, check_start, phases, prepare_folder
-from albert.pretraining.state import Metrics, TrainerState, checkpoint_folder, list_checkpoints, step_of
+from albert.pretraining.settings import START_FILE, PretrainSettings
+from albert.pretraining.start import (
+    BATCH_TOKENS,
+    Start,
+    check_same_run,
+    check_start,
+    phases,
+    prepare_folder,
+    with_step_size,
+)
+from albert.pretraining.state import Metrics, TrainerState, checkpoint_folder, step_of
 from albert.pretraining.trainer import Trainer
 from albert.runtime import Process, bound_caches, check_operators, give_back, join, notice_of_operators
 from data.errors import ConfigError, InputError
@@ -51,7 +59,7 @@ def pretrain(
     bound_caches()
     with join() as process, _deterministic(settings.running.deterministic), _stop_signals() as stopping:
         check_operators(process.device)
-        settings = _with_step_size(settings, process)
+        settings = with_step_size(settings, process)
         start = check_start(settings)
         check_same_run(settings)
         with record_failure(settings.run_folder), _explain_errors(settings, process):
@@ -64,33 +72,6 @@ def pretrain(
                 return run.train(stopping, check)
             finally:
                 run.close()
-
-
-def _with_step_size(settings: PretrainSettings, process: Process) -> PretrainSettings:
-    """Fix the size and parts of a step: those that the run was started with, else the device's and one for
-    each process.
-
-    When torchrun restarts lost processes, the run resumes even with resume="never".
-    """
-    if process.is_restarted:
-        settings = replace(settings, resume="auto")
-    accumulate, batch_tokens = settings.running.accumulate, settings.batch_tokens
-    if settings.resume == "auto" and list_checkpoints(settings.run_folder):
-        with suppress(InputError):  # they are missing or damaged: `check_same_run` says so
-            before = read_settings(settings.run_folder)
-            accumulate = accumulate or before.running.accumulate
-            batch_tokens = batch_tokens or before.batch_tokens
-    accumulate = accumulate or process.world_size
-    world_size = process.world_size
-    if accumulate < world_size:
-        raise ConfigError(
-            f"a step of {accumulate} parts cannot be shared out to {world_size} processes: begin the run "
-            f"with --running.accumulate {world_size} or more, or use fewer processes"
-        )
-    batch_tokens = batch_tokens or BATCH_TOKENS[process.device.type]
-    return replace(
-        settings, batch_tokens=batch_tokens, running=replace(settings.running, accumulate=accumulate)
-    )
 
 
 @contextmanager

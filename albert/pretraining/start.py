@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from albert.pretraining.settings import (
 )
 from albert.pretraining.state import BEGIN_ANEW, list_checkpoints
 from albert.pretraining.tracking import check_tracker
+from albert.runtime import Process
 from data.errors import ConfigError, InputError
 from data.tokenization import encode_alike, find_tokenizer
 
@@ -128,6 +130,34 @@ def _check_same_vocabulary(init: str, tokenizer_folder: Path) -> None:
             f"the corpus was made with {ours}, which is not the vocabulary of {init} ({theirs.name}): "
             "refresh the corpus with the checkpoint's own tokenizer, its entries, case, accents and terms"
         )
+
+
+def with_step_size(settings: PretrainSettings, process: Process) -> PretrainSettings:
+    """Fix the size and parts of a step: those that the run was started with, else the device's and one for
+    each process.
+
+    When torchrun restarts lost processes, the run resumes even with resume="never". Raises ConfigError for
+    more processes than parts.
+    """
+    if process.is_restarted:
+        settings = replace(settings, resume="auto")
+    accumulate, batch_tokens = settings.running.accumulate, settings.batch_tokens
+    if settings.resume == "auto" and list_checkpoints(settings.run_folder):
+        with suppress(InputError):  # they are missing or damaged: `check_same_run` says so
+            before = read_settings(settings.run_folder)
+            accumulate = accumulate or before.running.accumulate
+            batch_tokens = batch_tokens or before.batch_tokens
+    accumulate = accumulate or process.world_size
+    world_size = process.world_size
+    if accumulate < world_size:
+        raise ConfigError(
+            f"a step of {accumulate} parts cannot be shared out to {world_size} processes: begin the run "
+            f"with --running.accumulate {world_size} or more, or use fewer processes"
+        )
+    batch_tokens = batch_tokens or BATCH_TOKENS[process.device.type]
+    return replace(
+        settings, batch_tokens=batch_tokens, running=replace(settings.running, accumulate=accumulate)
+    )
 
 
 def check_same_run(settings: PretrainSettings) -> None:

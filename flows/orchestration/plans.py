@@ -134,11 +134,14 @@ class PretrainingPlan:
 
 def plan_pretraining(options: PretrainingOptions) -> PretrainingPlan:
     """Plan a run on the corpora's current versions, or going on, and check what it starts from or resumes."""
-    from albert.pretraining import check_same_run, check_start
+    from albert.pretraining import check_same_run, check_start, with_step_size
+    from albert.runtime import Process
 
     plan = pretraining_plan(options)
+    # again when it has its device, for which it may wait for hours
+    with_step_size(plan.settings, Process(world_size=options.processes))
     check_start(plan.settings)
-    check_same_run(plan.settings)  # again when it has its device, for which it may wait for hours
+    check_same_run(plan.settings)
     return plan
 
 

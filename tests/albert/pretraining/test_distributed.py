@@ -12,8 +12,14 @@ import psutil
 import pytest
 import torch
 
-from albert.pretraining import Corpus, PretrainSettings, list_checkpoints, pretrain, write_settings
-from albert.pretraining.run import _with_step_size
+from albert.pretraining import (
+    Corpus,
+    PretrainSettings,
+    list_checkpoints,
+    pretrain,
+    with_step_size,
+    write_settings,
+)
 from albert.runtime import Process
 from data.errors import ConfigError
 from tests import ROOT
@@ -101,11 +107,11 @@ def newest(settings):
 
 def test_more_processes_than_parts_of_a_step_are_refused(settings):
     with pytest.raises(ConfigError, match="4 parts cannot be .* to 8 processes.*--running.accumulate 8"):
-        _with_step_size(settings, Process(0, 8))
-    assert _with_step_size(with_options(settings, running={"accumulate": 3}), Process(0, 2))
+        with_step_size(settings, Process(0, 8))
+    assert with_step_size(with_options(settings, running={"accumulate": 3}), Process(0, 2))
     usual = with_options(settings, batch_tokens=None, running={"accumulate": None})
     for kind, tokens in (("cpu", 4096), ("cuda", 32768)):
-        fixed = _with_step_size(usual, Process(0, 8, torch.device(kind)))
+        fixed = with_step_size(usual, Process(0, 8, torch.device(kind)))
         assert (fixed.batch_tokens, fixed.running.accumulate) == (tokens, 8)
 
 

@@ -81,6 +81,7 @@ REFUSED = [
         "layers are only added",
     ),
     ("continued-pretraining", {"steps": 0}, "steps='0'"),
+    ("continued-pretraining", {"processes": 2, "running": {"accumulate": 1}}, "1 parts cannot be shared out"),
     ("continued-pretraining", {"mix": ["general"]}, "'general': give a corpus and its share as NAME:SHARE"),
     ("continued-pretraining", {"mix": ["nothing:0.2"]}, "no corpus 'nothing' in this workspace"),
     ("continued-pretraining", {"mix": ["tea:0.2"]}, "tea:0.2: that is the corpus itself"),
@@ -328,6 +329,8 @@ def test_a_resume_with_other_settings_is_refused_before_its_device_is_free(root)
     checkpoint_folder(begun.run_folder, 5).mkdir(parents=True)
     write_settings(begun, begun.run_folder / SETTINGS_FILE)
     assert plan("continued-pretraining", given)
+    with pytest.raises(ConfigError, match="1 parts cannot be shared out to 2 processes"):
+        plan("continued-pretraining", given | {"processes": 2})
     for change, named in (
         ({"steps": 7}, "steps 1000 -> 7"),
         ({"batch_tokens": 512}, "batch_tokens 4096 -> 512"),
