@@ -1,5 +1,5 @@
 """What a checkpoint knows before fine-tuning: masked words and sentence order in held-out documents, and
-domain words masked whole; and how much each of its layers changes (Lan et al. 2020, figure 2).
+domain words masked whole; and how much each of its layers changes (Lan et al. 2020, figure 1).
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class AlbertConfig:
     # google: LayerNorm at E, then E -> H; bright: E -> H, then LayerNorm at H (albert_zh); bert: E = H, no
     # projection
     layout: Layout = "google"
-    hidden_dropout_prob: Dropout = 0.0  # ALBERT trains better without (Lan et al. 2020, section 4.7)
+    hidden_dropout_prob: Dropout = 0.0  # ALBERT trains better without (Lan et al. 2020, section 4.8)
     attention_probs_dropout_prob: Dropout = 0.0
     classifier_dropout_prob: Dropout = 0.1
     tie_word_embeddings: bool = True  # the MLM decoder is the word table

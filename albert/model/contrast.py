@@ -14,8 +14,8 @@ from albert.model.batch import Batch
 from albert.model.encoder import Embedding, Encoder, FeedForward, SelfAttention
 from albert.model.heads import mean_states, outside_autocast
 
-_TEMPERATURE = 0.05  # section 4
-_DROPOUT = 0.1  # the only difference of the two passes; 0.1 is best in table 4
+_TEMPERATURE = 0.05  # appendix D
+_DROPOUT = 0.1  # the only difference of the two passes; 0.1 is best in table 3
 
 
 def ensure_dropout(encoder: Encoder) -> None:

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 class PretrainingOutput:
     """Mean losses of a batch; counts and correct predictions are scalars on the model's device."""
 
-    loss: Tensor  # mlm_loss + sop_loss, what is minimised
+    loss: Tensor  # mlm_loss + sop_loss
     mlm_loss: Tensor
     sop_loss: Tensor | None  # None when the batch has no order labels; 0 when it ignores all of them
     mlm_correct: Tensor
     mlm_count: Tensor
     sop_correct: Tensor | None
     sop_count: Tensor | None
-    # beside `loss`: of the span-boundary objective and of the contrast, where there are any
+    # not in `loss`: of the span-boundary objective and of the contrast, where there are any
     boundary_loss: Tensor | None = None
     contrast_loss: Tensor | None = None
 
