@@ -100,6 +100,7 @@ class Trainer:
         self.optimizer = make_optimizer(
             self.settings.optimizer.name, self.objective, self.rate, self.settings.optimizer.weight_decay
         )
+        self._number_format = self._choose_number_format()
         # gradients of a mean are small: this scale overflows none at first, and grows
         self.scaler = torch.amp.GradScaler(
             self.process.device.type, init_scale=2.0**12, enabled=self._number_format == "fp16"
@@ -177,8 +178,8 @@ class Trainer:
         calm = [folder for folder in whole if Sentinel(read_trainer_state(folder).trends).is_calm]
         return next(iter(calm or reversed(whole)), None)
 
-    @property
-    def _number_format(self) -> str:
+    def _choose_number_format(self) -> str:
+        """The settings' format; "auto" stays what it was when the run began, on any machine."""
         chosen, device = self.settings.running.precision, self.process.device
         if chosen != "auto":
             return chosen
