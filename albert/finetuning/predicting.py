@@ -19,7 +19,7 @@ from albert.finetuning.encoding import Encoded
 from albert.finetuning.exporting import FineTuned, read_fine_tuned
 from albert.finetuning.kinds import find_learner
 from albert.finetuning.learner import Learner, Predictions
-from albert.finetuning.training import scores_of
+from albert.finetuning.training import score_all
 from albert.runtime import default_device
 from albert.tasks import AnyExample, Kind, TaggedExample, Task, entities_of, read_split
 from data.errors import InputError
@@ -111,7 +111,7 @@ class Predictor:
         """The encoded examples, and the scores of their sequences [S, ..] or tokens [T, ..]."""
         running = self.record.running
         encoded = self.learner.encode(examples, self.tokenizer, running.max_seq_length)
-        return encoded, scores_of(self.model, encoded, running.precision, is_shown=True)
+        return encoded, score_all(self.model, encoded, running.precision, is_shown=True)
 
 
 def load_fine_tuned(folder: Path | str, task: Task | None = None) -> Predictor:

@@ -395,11 +395,11 @@ def _train_epochs(
 
 def predict(candidate: Candidate, model: nn.Module, split: str) -> Predictions:
     encoded, precision = candidate.encoded[split], candidate.settings.running.precision
-    return candidate.read(scores_of(model, encoded, precision), split)
+    return candidate.read(score_all(model, encoded, precision), split)
 
 
 @torch.no_grad()
-def scores_of(model: nn.Module, encoded: Encoded, precision: str, *, is_shown: bool = False) -> np.ndarray:
+def score_all(model: nn.Module, encoded: Encoded, precision: str, *, is_shown: bool = False) -> np.ndarray:
     """The scores of all sequences [S, ..] or tokens [T, ..], in order. Batches are sorted by length.
 
     If `is_shown`, a progress bar appears on a terminal.
