@@ -235,7 +235,7 @@ def predict_file(*, model: Path, input: Path, output: Path | None = None, task: 
 
     if output is not None and output.is_dir():
         raise InputError(f"--output {output} is a folder: name a file")
-    if output is not None and output.exists() and output.samefile(input):
+    if output is not None and output.resolve() == input.resolve():
         raise InputError(f"--output {output} is the input: name another file")
     predicted = predict_file(model, input, None if task is None else load_task(task))
     if output is None:

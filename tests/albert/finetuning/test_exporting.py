@@ -261,6 +261,10 @@ def test_predictions_are_printed_and_a_submission_lacks_no_row(tmp_path, tokeniz
     assert done.returncode == 2 and "CLUE numbers the lines" in done.stderr
     (tmp_path / "test.json").write_text(without_labels("single"), encoding="utf-8")
     assert run_here(*given).returncode == 0 and len((tmp_path / "out.json").read_text().splitlines()) == 6
+    for path, message in (("out.json", "is the input"), ("misspelt.json", "no file")):
+        given[4] = tmp_path / path
+        done = run_here(*given)
+        assert done.returncode == 2 and message in done.stderr
 
 
 def test_a_task_says_that_trainers_answers_may_be_missing(tmp_path, tokenizer):
