@@ -121,12 +121,12 @@ def probe_sentences(
         sequences.append([tokenizer.cls_id, *tokens.input_ids[begin:end].tolist(), tokenizer.sep_id])
         # a word that was cut begins again
         starts.append(np.concatenate([[True, True], tokens.word_starts[begin + 1 : end], [True]]))
-    if not sequences:
-        raise InputError("no word to mask in the text to probe with: give it a few sentences")
     batches = []
     for begin in range(0, len(sequences), _BATCH_SENTENCES):
         part = slice(begin, begin + _BATCH_SENTENCES)
         word_starts = np.concatenate(starts[part])
         batch = pack(sequences[part])
         batches.append(mask_batch(batch, tokenizer, PROBE_RULE, seed=begin, word_starts=word_starts))
+    if not any(len(batch.masked()[0]) for batch in batches):  # it may hold nothing but unknown tokens
+        raise InputError("no word to mask in the text to probe with: give it a few sentences")
     return probe_model(model, batches)

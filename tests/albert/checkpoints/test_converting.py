@@ -223,8 +223,9 @@ def test_inspect_says_what_is_there_and_probes(tmp_path, tokenizer):
         "hardly better than chance",  # random weights
     ):
         assert part in done.stdout
-    done = run("inspect", source, "--probe", " ")
-    assert done.returncode == 2 and "no word to mask" in done.stderr
+    for text in (" ", "𫝀"):  # nothing but an unknown token
+        done = run("inspect", source, "--probe", text)
+        assert done.returncode == 2 and "no word to mask" in done.stderr
 
 
 def test_inspect_shows_a_table_of_what_it_would_refuse(tmp_path, tokenizer):
