@@ -17,7 +17,7 @@ from data.errors import ConfigError
 def grown_config(config: AlbertConfig, *, share: Share | None, num_hidden_layers: int | None) -> AlbertConfig:
     """The config with less sharing or another depth. Raises ConfigError for what would lose parameters."""
     share = share or config.share
-    layers = num_hidden_layers or config.num_hidden_layers
+    layers = config.num_hidden_layers if num_hidden_layers is None else num_hidden_layers
     # those with at least as many parameters
     looser = [one for one in get_args(Share) if config.share in (one, "all") or one == "none"]
     if share not in looser:

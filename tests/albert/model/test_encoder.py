@@ -124,10 +124,12 @@ def test_every_group_of_shared_layers_stays_in_more_layers():
         assert torch.equal(p, copied), name
 
 
-def test_layers_that_share_all_can_be_fewer():
+def test_layers_that_share_all_can_be_fewer_but_not_none():
     model, batch = random_model().eval(), masked_batch()
     fewer = grow(model, num_hidden_layers=2)
     assert torch.equal(fewer.encoder(batch), model.encoder.hidden_states(batch)[2])
+    with pytest.raises(ConfigError, match="num_hidden_layers=0"):
+        grow(model, num_hidden_layers=0)
 
 
 @pytest.mark.parametrize(
