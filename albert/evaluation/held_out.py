@@ -138,7 +138,8 @@ def _ratios(
         # a ratio of two sums, as accuracy is
         half = estimate(linearised("accuracy", pairs[None]), fewest=2).half_width
         if half is not None:
-            found |= {f"{name}_low": max(value - half, least), f"{name}_high": value + half}
+            most = 1.0 if name.endswith("accuracy") else np.inf
+            found |= {f"{name}_low": max(value - half, least), f"{name}_high": min(value + half, most)}
     return found
 
 

@@ -83,6 +83,9 @@ def test_intervals_cover_the_mean_over_documents_that_differ():
         scores = scores_of(sums, documents)
         covered += scores["mlm_loss_low"] <= 3 <= scores["mlm_loss_high"]
     assert 0.88 <= covered / 200 <= 0.99
+    sums[:, 1] = sums[:, 2] - (documents == 0)  # all right but for some of one document
+    scores = scores_of(sums, documents)
+    assert scores["mlm_accuracy_low"] < scores["mlm_accuracy"] < scores["mlm_accuracy_high"] == 1
     alone = scores_of(sums, np.zeros(300))
     assert alone["documents"] == 1 and not {"mlm_loss_low", "sop_accuracy"} & alone.keys()
     assert changes_of(sums, sums, documents) == {"mlm_loss_change": 0, "mlm_accuracy_change": 0}
