@@ -155,8 +155,8 @@ def push(url: str, /, *, workspace: Path | None = None) -> None:
     from data.storage import RemoteFolder
 
     copy, store = Workspace(workspace or local_folder(url)), RemoteFolder(url)
-    if not has_catalog(copy):
-        raise InputError(f"no catalog in {copy.root}: pass --workspace with the folder to publish")
+    if not has_catalog(copy) and not copy.tokenizers.is_dir():
+        raise InputError(f"nothing to publish in {copy.root}: pass --workspace with the folder to publish")
     with writer_lock(store):
         print(_describe(publish(store, copy), copy))
 

@@ -184,6 +184,15 @@ def test_a_workspace_whose_catalog_is_lost_is_not_published(url, settings, tmp_p
     assert get(url, tmp_path / "two").number == 1 and Workspace(tmp_path / "two").catalog.is_file()
 
 
+def test_a_workspace_with_vocabularies_alone_is_published(url, vocabulary_file, tmp_path):
+    folder = tmp_path / "one" / "tokenizers" / "law"
+    folder.mkdir(parents=True)
+    shutil.copy(vocabulary_file, folder)
+    assert run_app(app, ["push", url, "--workspace", str(tmp_path / "one")]) == 0
+    get(url, tmp_path / "two")
+    assert contents(tmp_path / "two", "tokenizers/*/*") == contents(tmp_path / "one", "tokenizers/*/*")
+
+
 def test_files_that_no_manifest_lists_are_removed(url, settings, tmp_path):
     store = RemoteFolder(url)
     send(url, tmp_path / "one")
