@@ -100,6 +100,7 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
         raise InputError("no source given: pass --source with a file, a folder, a glob or a URL")
     if settings.instances.sop == "on" and not OBJECTIVES[settings.objective].sentence_order:
         raise InputError(f"sop=on: the objective {settings.objective} has no sentence order")
+    settings = _without_idle_options(settings)
     files = _find_all(settings)
     workspace = Workspace(settings.workspace)
     current, sources, shards = _read_current(workspace, settings.corpus)
@@ -121,6 +122,28 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
         tuple(sources),
         tuple(shards),
     )
+
+
+def _without_idle_options(settings: RefreshSettings) -> RefreshSettings:
+    """Set options that have no effect beside the others to their defaults: changing one rebuilds nothing."""
+    no_guard, quality = not settings.guard.files, settings.quality
+    idle = {
+        "masking": {"max_ngram": settings.objective != "albert"},
+        "instances": {"sop": not OBJECTIVES[settings.objective].sentence_order},
+        "quality": {
+            "max_boilerplate": not quality.boilerplate_documents,
+            "max_blocked": not quality.blocklist,
+        },
+        "duplicates": {"ngram": settings.duplicates.near is None},
+        # its share also decides which evaluation texts a report finds in the corpus
+        "guard": {"ngram": no_guard, "action": no_guard},
+    }
+    changes = {}
+    for name, options in idle.items():
+        group = getattr(settings, name)
+        defaults = type(group)()
+        changes[name] = replace(group, **{one: getattr(defaults, one) for one in options if options[one]})
+    return replace(settings, **changes)
 
 
 def renew(plan: Plan) -> Plan:

@@ -127,6 +127,26 @@ def test_files_of_a_recipe_count_by_their_content(tmp_path, samples, vocabulary_
     assert guarded[0] == guarded[1] != guarded[2]  # in whatever order
 
 
+@pytest.mark.parametrize(
+    "beside, option, value",
+    [
+        ({"objective": "roberta"}, "masking", {"max_ngram": 2}),
+        ({"objective": "spanbert"}, "instances", {"sop": "off"}),
+        ({"quality": {"boilerplate_documents": 0}}, "quality", {"max_boilerplate": 0.1}),
+        ({}, "quality", {"max_blocked": 9}),
+        ({"duplicates": {"near": None}}, "duplicates", {"ngram": 7}),
+        ({}, "guard", {"ngram": 20, "action": "report"}),
+    ],
+)
+def test_an_option_without_effect_beside_others_is_no_change(
+    tmp_path, samples, vocabulary_file, beside, option, value
+):
+    usual = refresh_settings(tmp_path / "w", samples / "tea.jsonl", vocabulary_file, **beside)
+    changed = plan_refresh(replace(usual, **{option: replace(getattr(usual, option), **value)}))
+    assert changed.recipe_hash == plan_refresh(usual).recipe_hash
+    assert changed.settings == plan_refresh(usual).settings  # shards keep what they were made with
+
+
 def test_each_source_is_read_in_its_own_way(tmp_path, vocabulary_file):
     (tmp_path / "a.csv").write_text("body,text\n茶要慢慢喝。,别的话在这里。\n", encoding="utf-8")
     (tmp_path / "b.csv").write_text("body,text\n水要慢慢烧。,炒茶要快一点。\n", encoding="utf-8")
