@@ -80,7 +80,7 @@ def interruptible(db: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
 def list_documents(db: duckdb.DuckDBPyConnection, plan: Plan, listings: Sequence[Path]) -> list[int]:
     """Make the table `listed`: every row of the listings, in the order of `position`, with its fate.
 
-    Also makes `held` (doc_id, shard) of the documents in current shards, and the candidates of near
+    Also makes `held` (doc_id, shard's number) of the documents in current shards, and the candidates of near
     duplication: those that the current version knows are not compared again. Returns the numbers of the
     sources whose text decides about candidates.
     """
@@ -89,7 +89,10 @@ def list_documents(db: duckdb.DuckDBPyConnection, plan: Plan, listings: Sequence
         for path in (shard.path, shard.documents_path):
             count_row_groups(root / path)  # raises InputError if it is lost, DuckDB an error of its own
     _list_rows(db, listings)
-    _list_held(db, [(shard.path, root / shard.documents_path) for shard in shards])
+    db.execute("create or replace table held (doc_id varchar, shard bigint)")
+    if shards:
+        files = file_list([root / shard.documents_path for shard in shards])
+        db.execute(f"insert into held select doc_id, file_index from read_parquet({files})")
     index = current_index(plan) if shards else None
     if plan.settings.quality.max_perplexity and index:
         _set_perplexity(db, index)
@@ -104,7 +107,7 @@ def list_documents(db: duckdb.DuckDBPyConnection, plan: Plan, listings: Sequence
         from sketched semi join ranks using (rank)
         """
     )
-    return _sources(db, "compared anti join held using (doc_id)")
+    return _distinct(db, "source", "compared anti join held using (doc_id)")
 
 
 def current_index(plan: Plan) -> Path | None:
@@ -138,11 +141,11 @@ def drop_repeated(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Pa
     if settings.quality.boilerplate_documents:
         _drop_boilerplate(db, settings.quality)
     _drop_above(db, settings.quality)
-    return _sources(db, "listed anti join held using (doc_id) where stage is null")
+    return _distinct(db, "source", "listed anti join held using (doc_id) where stage is null")
 
 
-def _sources(db: duckdb.DuckDBPyConnection, rows: str) -> list[int]:
-    query = f"select distinct source from {rows} order by source"
+def _distinct(db: duckdb.DuckDBPyConnection, column: str, rows: str) -> list[int]:
+    query = f"select distinct {column} from {rows} order by {column}"
     return [number for (number,) in db.execute(query).fetchall()]
 
 
@@ -158,15 +161,12 @@ def _nothing_usable(db: duckdb.DuckDBPyConnection, plan: Plan) -> InputError:
 
 
 def _list_rows(db: duckdb.DuckDBPyConnection, listings: Sequence[Path]) -> None:
-    files = pa.table({"source": range(len(listings)), "file": [str(path) for path in listings]})
-    db.from_arrow(files).create("listing_files")
     db.execute(
         f"""
         create or replace view listing_rows as
-        select (source::bigint << {_ROW_BITS}) | file_row_number as position, source,
-            rows.* exclude (filename, file_row_number)
-        from read_parquet({file_list(listings)}, filename = true, file_row_number = true) rows
-        join listing_files on file = filename;
+        select (file_index::bigint << {_ROW_BITS}) | file_row_number as position,
+            file_index::bigint as source, *
+        from read_parquet({file_list(listings)});
         create or replace table firsts as
             select doc_id, min(position) as first from listing_rows where stage is null group by doc_id;
         create or replace table listed as
@@ -179,20 +179,6 @@ def _list_rows(db: duckdb.DuckDBPyConnection, listings: Sequence[Path]) -> None:
         drop table firsts;
         """
     )
-
-
-def _list_held(db: duckdb.DuckDBPyConnection, held: Sequence[tuple[str, Path]]) -> None:
-    db.execute("create or replace table held (doc_id varchar, shard varchar)")
-    if held:
-        shards, files = zip(*held, strict=True)
-        db.from_arrow(pa.table({"shard": shards, "file": list(map(str, files))})).create("held_files")
-        db.execute(
-            f"""
-            insert into held
-            select doc_id, shard from read_parquet({file_list(files)}, filename = true)
-            join held_files on file = filename
-            """
-        )
 
 
 _NEAR = "stage = 'deduplicate', reason = 'near_duplicate', duplicate_of"
@@ -286,21 +272,22 @@ def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | No
     if not db.execute("from listed where stage is null").fetchone():
         raise _nothing_usable(db, plan)
     sop, root = _find_order(db, plan), plan.workspace.root
-    losing = db.execute(f"select distinct shard from held {_UNUSED}").fetchall()
-    gone = {shard for (shard,) in losing}
+    losing = _distinct(db, "shard", f"held {_UNUSED}")
     pieces: list[Piece] = []
-    for shard in (shard for shard in plan.current_shards if shard.path in gone):
+    for shard in (plan.current_shards[number] for number in losing):
         if not verify(root / shard.documents_path, shard.documents_sha256):  # DuckDB reads no checksums
             raise InputError(f"{root / shard.documents_path} is gone or damaged: {MEND}")
         path = plan.staging / f"assigned-{len(pieces):05d}.parquet"
         if _copy_rest(db, root / shard.documents_path, path):
             pieces.append(Piece(len(pieces), path, shard.path))
-    for number in _number_pieces(db):
+    _number_pieces(db)
+    for number in _distinct(db, "piece", "numbered"):
         path = plan.staging / f"assigned-{len(pieces):05d}.parquet"
         rows = f"numbered join staged_files using (source) where piece = {number} order by position"
         copy_to(db, f"select file as staged_path, staged_row, has_order from {rows}", path)
         pieces.append(Piece(len(pieces), path, None))
-    kept = tuple(shard for shard in plan.current_shards if shard.path not in gone)
+    gone = set(losing)
+    kept = tuple(shard for number, shard in enumerate(plan.current_shards) if number not in gone)
     listed = plan.staging / "listed.parquet"
     copy_to(db, "from listed order by position", listed)
     return Division(kept, tuple(pieces), _count_removed(db, plan), sop, listed)
@@ -322,7 +309,7 @@ def _drop_unlikely(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[s
     """
     rules = plan.settings.quality
     new = "listed where stage is null and perplexity is null"
-    if not rules.max_perplexity or not _sources(db, new):
+    if not rules.max_perplexity or not _distinct(db, "source", new):
         return
     of_new = f"""
         select doc_id, array_to_string(sentences, '\n') as text
@@ -401,8 +388,8 @@ def _copy_rest(db: duckdb.DuckDBPyConnection, documents: Path, path: Path) -> in
     )
 
 
-def _number_pieces(db: duckdb.DuckDBPyConnection) -> list[int]:
-    """Make the table `numbered` of the documents that no shard holds; return the numbers of their pieces."""
+def _number_pieces(db: duckdb.DuckDBPyConnection) -> None:
+    """Make the table `numbered` of the documents that no shard holds, with the number of each one's piece."""
     db.execute(
         """
         create or replace table numbered as
@@ -412,8 +399,6 @@ def _number_pieces(db: duckdb.DuckDBPyConnection) -> list[int]:
         """,
         [SHARD_CHARACTERS],
     )
-    pieces = db.execute("select distinct piece from numbered order by piece").fetchall()
-    return [number for (number,) in pieces]
 
 
 def copy_to(db: duckdb.DuckDBPyConnection, select: str, path: Path) -> int:
