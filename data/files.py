@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import wraps
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -78,15 +78,12 @@ def remembered(make: Callable[Concatenate[Files, P], T]) -> Callable[Concatenate
 
     A worker process outlives many jobs, and a file may be edited between two of them.
     """
-    last: list[tuple[Any, T]] = []
+    cached: Any = lru_cache(maxsize=1)(lambda states, *args, **kwargs: make(*args, **kwargs))
 
     @wraps(make)
     def of(files: Files, *args: P.args, **kwargs: P.kwargs) -> T:
         paths = files if isinstance(files, tuple) else (files,)
-        key = (files, args, kwargs, [_identity(Path(path)) for path in paths])
-        if not last or last[0][0] != key:
-            last[:] = [(key, make(files, *args, **kwargs))]
-        return last[0][1]
+        return cached(tuple(_identity(Path(path)) for path in paths), files, *args, **kwargs)
 
     return of
 
