@@ -49,7 +49,7 @@ def refresh_corpus(options: RefreshOptions, plan: RefreshPlan) -> RefreshOutcome
     settings, running = plan.refresh.settings, options.running
     workspace = Workspace(settings.workspace)
     hours = 3600 * running.task_hours
-    with open_runner(running.runner, settings.workers, running.dask_address, hours) as tasks:
+    with open_runner(settings.workers, running.dask_address, hours) as tasks:
         result = run_refresh(plan.refresh, tasks)
     drift = pretraining = None
     checkpoint = find_checkpoint(workspace, result.corpus)

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from data.errors import InputError
 from data.refresh import Plan
 from data.storage import is_remote
-from flows.orchestration.settings import Runner
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
@@ -47,7 +46,7 @@ def open_cluster(address: str) -> Iterator[tuple[Submit, int]]:
         yield submit, sum(runner.client.nthreads().values())
 
 
-def check_runner(runner: Runner, dask_address: str | None, plan: Plan) -> None:
+def check_runner(runner: str, dask_address: str | None, plan: Plan) -> None:
     """Raise InputError unless `dask` comes with an address, and its workers can reach all they need."""
     if runner == "processes" and not dask_address:
         return

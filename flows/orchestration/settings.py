@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
-Runner = Literal["processes", "dask"]
 Workers = Annotated[int | None, Field(ge=1, le=1024)]
 Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Commas, Field(min_length=1)]
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0, le=2**31)], ...], Commas, Field(min_length=1)]
@@ -60,7 +59,7 @@ class DriftOptions:
 class RefreshRunning:
     """Where a refresh runs."""
 
-    runner: Runner = "processes"
+    runner: Literal["processes", "dask"] = "processes"
     """Processes of this machine, or a Dask cluster (集群)."""
     dask_address: str | None = None
     """Address of its scheduler, such as tcp://10.0.0.1:8786."""

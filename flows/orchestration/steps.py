@@ -21,7 +21,6 @@ from data.refresh import Work, collect
 from data.workers import worker_pool
 from flows.orchestration.artifacts import begin_progress
 from flows.orchestration.dask import Submit, open_cluster
-from flows.orchestration.settings import Runner
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -107,13 +106,13 @@ class PrefectRunner:
 
 @contextmanager
 def open_runner(
-    runner: Runner, workers: int, dask_address: str | None = None, timeout_seconds: float | None = None
+    workers: int, dask_address: str | None = None, timeout_seconds: float | None = None
 ) -> Iterator[PrefectRunner]:
     """Run batches in processes of this machine, or on a Dask cluster if there is an address.
 
     Tasks that are not done when the block ends are cancelled. Raises InputError if there is no cluster.
     """
-    opened = open_cluster(dask_address) if runner == "dask" and dask_address else _open_processes(workers)
+    opened = open_cluster(dask_address) if dask_address else _open_processes(workers)
     with opened as (submit, count):
         yield PrefectRunner(submit, count, timeout_seconds)
 

@@ -76,7 +76,7 @@ def test_a_task_that_hangs_fails_and_its_process_is_gone(monkeypatch):
 
     @flow
     def read_what_hangs():
-        with open_runner("processes", 1, timeout_seconds=2) as runner:
+        with open_runner(1, timeout_seconds=2) as runner:
             processes.append(runner.submit(step("begin"), "it", os.getpid).result())
             runner.map(Work("read-source", "it", "sources read", map_sleep, [Batch("it", (600,))]))
 
@@ -106,7 +106,7 @@ def write_line(path, line):
 
 def test_work_starts_in_the_order_it_was_submitted_whichever_task_begins_first(tmp_path):
     task, lines = Late(), [str(n) for n in range(20)]
-    with open_runner("processes", 1) as runner:
+    with open_runner(1) as runner:
         for line in lines:
             runner.submit(task, line, partial(write_line, tmp_path / "lines", line))
         assert runner.workers == 1 and [work() for work in task.begun] == lines[::-1]
@@ -118,7 +118,7 @@ def test_work_starts_in_the_order_it_was_submitted_whichever_task_begins_first(t
 
 def test_each_task_reports_that_the_processes_are_gone(tmp_path):
     task = Late()
-    with open_runner("processes", 1) as runner:
+    with open_runner(1) as runner:
         runner.submit(task, "ends it", partial(os._exit, 1))
         with pytest.raises(BrokenProcessPool):
             task.begun[0]()
@@ -133,7 +133,7 @@ def test_what_a_run_that_ends_has_not_done_is_called_off_and_did_not_fail():
 
     @flow
     def read_what_is_gone():
-        with open_runner("processes", 1) as runner:
+        with open_runner(1) as runner:
             runner.submit(step("begin"), "it", os.getpid).result()
             sleep = partial(time.sleep, 600)
             tasks.extend(runner.submit(step("read-source"), label, sleep) for label in ("first", "second"))
