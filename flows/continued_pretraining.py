@@ -54,7 +54,7 @@ def describe(result: PretrainResult) -> str:
     return "\n".join(lines)
 
 
-@job("continued-pretraining", PretrainingOptions, describe, run_name="pretrain {init} on {corpus}")
+@job(describe, run_name="pretrain {init} on {corpus}")
 def continued_pretraining(options: PretrainingOptions, plan: PretrainingPlan) -> PretrainResult | State:
     """Train and report; a run that was stopped does not count as completed."""
     with device_slot(plan.workspace, options.processes):

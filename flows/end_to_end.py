@@ -78,7 +78,7 @@ def describe(outcome: EndToEndOutcome) -> str:
     return "\n".join([*lines, outcome.verdict, *outcome.kept, f"report {outcome.page.resolve()}"])
 
 
-@job("end-to-end", EndToEndOptions, describe, run_name="end to end on {task}")
+@job(describe, run_name="end to end on {task}")
 def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     """Make the corpora general and domain anew, pretrain on each, compare before and after, report."""
     vocab = options.tokenizer or vocabulary(

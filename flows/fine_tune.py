@@ -69,7 +69,7 @@ def describe(outcome: FineTuneOutcome) -> str:
     return "\n".join([*lines, *outcome.kept, f"report {outcome.page}"])
 
 
-@job("fine-tune", FineTuneOptions, describe, run_name="fine-tune on {task}")
+@job(describe, run_name="fine-tune on {task}")
 def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> FineTuneOutcome:
     """Fine-tune every model with every seed, score them, and leave a report."""
     place = Workspace(Path(options.workspace))

@@ -114,7 +114,7 @@ def describe(outcome: ExperimentOutcome) -> str:
     return "\n".join([*tables, outcome.verdict, *outcome.left_out, f"report {outcome.page.resolve()}"])
 
 
-@job("lcqmc-experiment", ExperimentOptions, describe, run_name="experiment from {init}")
+@job(describe, run_name="experiment from {init}")
 def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> ExperimentOutcome:
     """Make the corpora, pretrain the arms under every seed, judge them on both tasks, report."""
     begun, seconds = monotonic(), inf if options.minutes is None else 60 * options.minutes

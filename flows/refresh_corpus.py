@@ -43,7 +43,7 @@ def describe(outcome: RefreshOutcome | Changes) -> str:
     return "\n".join(lines)
 
 
-@job("refresh-corpus", RefreshOptions, describe, run_name="refresh {corpus}")
+@job(describe, run_name="refresh {corpus}")
 def refresh_corpus(options: RefreshOptions, plan: RefreshPlan) -> RefreshOutcome:
     """Refresh, measure drift, and pretrain where it is asked for."""
     settings, running = plan.refresh.settings, options.running

@@ -37,7 +37,7 @@ def describe(outcome: TokenizerOutcome) -> str:
     return f"{outcome.kind} vocabulary of {outcome.entries:,} entries in {outcome.folder}"
 
 
-@job("train-tokenizer", TokenizerOptions, describe, run_name="train {kind} tokenizer")
+@job(describe, run_name="train {kind} tokenizer")
 def train_tokenizer(options: TokenizerOptions, sources: list[str] | Version) -> TokenizerOutcome:
     """Learn a vocabulary from cleaned sentences."""
     name = options.name or f"{options.kind}-{options.vocab_size}"

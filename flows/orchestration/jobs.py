@@ -27,7 +27,7 @@ from flows.orchestration.lifecycle import ends_with_its_worker
 from flows.orchestration.logs import is_deployed, log
 from flows.orchestration.mistakes import drop_tracebacks, explain, failed
 from flows.orchestration.plans import PREPARE, Answer
-from flows.orchestration.settings import Job
+from flows.orchestration.settings import JOBS, Job
 
 Options = TypeVar("Options", bound=Job)
 Plan = TypeVar("Plan")
@@ -46,25 +46,24 @@ def handing_on(plan: object) -> Iterator[None]:
 
 
 def job(
-    name: str,
-    options: type[Options],
-    describe: Callable[[Outcome], str],
-    *,
-    run_name: str,
+    describe: Callable[[Outcome], str], *, run_name: str
 ) -> Callable[[Callable[[Options, Plan], Outcome | State]], Callable[..., Outcome]]:
-    """A flow of that name whose parameters are the fields of `options`; `describe` says what came out.
-    `run_name` is a template of parameters; the time that is put behind it tells runs apart.
+    """Make a flow of the job that a function is named after, whose parameters are the fields of its options.
 
-    The function gets the options, their workspace a folder of this machine, and the plan that `PREPARE`
-    makes of them. What it changes in the copy of a remote workspace is published when it ends.
+    `describe` says what came out. `run_name` is a template of parameters; the time that is put behind it
+    tells runs apart. The function gets the options, their workspace a folder of this machine, and the plan
+    that `PREPARE` makes of them. What it changes in the copy of a remote workspace is published when it ends.
     """
 
     def decorate(function: Callable[[Options, Plan], Outcome | State]) -> Callable[..., Outcome]:
+        name = function.__name__.replace("_", "-")
+        options = JOBS[name]
+
         @wraps(function)
         def run(**parameters: object) -> object:
             drop_tracebacks()
             try:
-                chosen = options(**parameters)
+                chosen: Any = options(**parameters)
                 read_only = bool(getattr(chosen, "dry_run", False))
                 with working_copy(chosen.workspace, read_only=read_only) as folder:
                     return _run(name, function, describe, replace(chosen, workspace=folder))
