@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from data.errors import InputError
 from data.segmentation import MIN_COHESION, MIN_COUNT, MIN_FREEDOM
 from data.terminal import make_app, run_app
-from data.workspace import Workspace, default_place, local_folder
+from data.workspace import Workspace, local_folder
 
 if TYPE_CHECKING:
     from data.publication import Manifest
@@ -30,8 +30,8 @@ def gc(*, keep: int = 1, dry_run: bool = False, workspace: str | None = None) ->
     from data.catalog import collect_garbage
     from data.publication import working_copy
 
-    with working_copy(workspace or default_place(), read_only=dry_run) as folder:
-        gone = collect_garbage(Workspace(Path(folder)), keep=keep, dry_run=dry_run)
+    with working_copy(workspace, read_only=dry_run) as copy:
+        gone = collect_garbage(copy, keep=keep, dry_run=dry_run)
     for corpus, version in gone.versions:
         print(f"{corpus} version {version}")
     done = "would go" if dry_run else "gone"
@@ -49,8 +49,8 @@ def remove(corpus: str, /, *, workspace: str | None = None) -> None:
     from data.catalog import remove_corpus
     from data.publication import working_copy
 
-    with working_copy(workspace or default_place()) as folder:
-        runs = remove_corpus(Workspace(Path(folder)), corpus)
+    with working_copy(workspace) as copy:
+        runs = remove_corpus(copy, corpus)
     print(f"{corpus} is gone" + (f"; models pretrained on it stay: {', '.join(runs)}" if runs else ""))
 
 
@@ -65,8 +65,8 @@ def compact(*, corpus: str, workspace: str | None = None) -> None:
     from data.catalog import compact
     from data.publication import working_copy
 
-    with working_copy(workspace or default_place()) as folder:
-        version = compact(Workspace(Path(folder)), corpus)
+    with working_copy(workspace) as copy:
+        version = compact(copy, corpus)
     print(f"{corpus} version {version.version}" if version else "nothing to merge")
 
 
@@ -108,8 +108,8 @@ def words(
         raise InputError(f"--output {output}: the table beside the dictionary ends in .tsv, so name a .txt")
     with ExitStack() as stack:
         if corpus:
-            folder = stack.enter_context(working_copy(workspace or default_place(), read_only=True))
-            texts = stack.enter_context(open_workspace(Path(folder))).texts(corpus)
+            copy = stack.enter_context(working_copy(workspace, read_only=True))
+            texts = stack.enter_context(open_workspace(copy.root)).texts(corpus)
         else:
             texts = read_sentences([uri for name in source for uri in find_files(name)])
         new = discover_words(

@@ -20,7 +20,7 @@ from data.errors import InputError
 from data.files import TEMPORARY_SUFFIX, replacing, sha256, write_bytes
 from data.locks import writer_lock
 from data.storage import RemoteFolder, is_remote, reaching
-from data.workspace import Workspace, local_folder
+from data.workspace import Workspace, default_place, local_folder
 
 FORMAT = 1  # of manifests
 KEPT_MANIFESTS = 3  # old ones are kept so that a slow reader can finish
@@ -157,17 +157,20 @@ def _prune(store: RemoteFolder) -> None:
 
 
 @contextmanager
-def working_copy(place: str, *, read_only: bool = False) -> Iterator[str]:
-    """Yield the folder to work in: `place`, or a copy of a URL, published when the block ends.
+def working_copy(place: str | None = None, *, read_only: bool = False) -> Iterator[Workspace]:
+    """Yield the workspace at a folder, or a copy of the one at a URL, which is published when the block ends.
 
-    If the block raises, its files stay in the copy, and the next block that succeeds publishes them.
+    By default it is that of JIXU_WORKSPACE, or ./workspace. If the block raises, its files stay in the copy,
+    and the next block that succeeds publishes them.
     """
+    place = place or default_place()
+    workspace = Workspace(local_folder(place))
     if not is_remote(place):
-        yield place
+        yield workspace
         return
-    store, workspace = RemoteFolder(place), Workspace(local_folder(place))
+    store = RemoteFolder(place)
     with nullcontext() if read_only else writer_lock(store):
         pull(store, workspace, may_be_empty=not read_only)
-        yield str(workspace.root)
+        yield workspace
         if not read_only:
             publish(store, workspace)

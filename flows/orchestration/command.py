@@ -84,8 +84,8 @@ def run(name: str, arguments: Sequence[str]) -> int:
             return 0
         from data.publication import working_copy
 
-        with working_copy(chosen.workspace, read_only=getattr(chosen, "dry_run", False)) as folder:
-            status, text = _run_in(name, replace(chosen, workspace=folder))
+        with working_copy(chosen.workspace, read_only=getattr(chosen, "dry_run", False)) as copy:
+            status, text = _run_in(name, replace(chosen, workspace=str(copy.root)))
         print(text)
         return status
     except KeyboardInterrupt as error:

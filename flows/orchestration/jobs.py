@@ -65,8 +65,8 @@ def job(
             try:
                 chosen: Any = options(**parameters)
                 read_only = bool(getattr(chosen, "dry_run", False))
-                with working_copy(chosen.workspace, read_only=read_only) as folder:
-                    return _run(name, function, describe, replace(chosen, workspace=folder))
+                with working_copy(chosen.workspace, read_only=read_only) as copy:
+                    return _run(name, function, describe, replace(chosen, workspace=str(copy.root)))
             except Exception as error:
                 if is_deployed() and explain(error):
                     return failed(error)

@@ -35,12 +35,12 @@ def copy_of(folder: Path) -> Path:
 
 def test_what_is_made_in_a_copy_is_published_when_the_work_ends_well(s3, tmp_path):
     def make(name: str, place: str, fails: bool = False) -> str:
-        with working_copy(place) as folder:
-            (Path(folder) / "reports").mkdir(exist_ok=True)
-            (Path(folder) / "reports" / name).write_text(name, encoding="utf-8")
+        with working_copy(place) as copy:
+            copy.report("").mkdir(exist_ok=True)
+            copy.report(name).write_text(name, encoding="utf-8")
             if fails:
                 raise InputError("it failed")
-            return folder
+            return str(copy.root)
 
     url = "s3://jixu/made"
     with environment(machine(tmp_path / "one", s3)):
@@ -50,8 +50,8 @@ def test_what_is_made_in_a_copy_is_published_when_the_work_ends_well(s3, tmp_pat
         here = Path(make("kept.txt", url))
     with environment(machine(tmp_path / "two", s3)), working_copy(url, read_only=True) as there:
         # what the failed run left on the first machine came along with the next
-        assert sorted(p.name for p in Path(there, "reports").iterdir()) == ["kept.txt", "lost.txt"]
-        assert Path(there) != here
+        assert sorted(p.name for p in there.report("").iterdir()) == ["kept.txt", "lost.txt"]
+        assert there.root != here
 
 
 @pytest.mark.slow
