@@ -73,7 +73,7 @@ def _report(plan: PretrainingPlan, result: PretrainResult) -> Path:
     content = reports.build_report(
         title=f"Continued pretraining: {plan.run}",
         command=repeat_command(),
-        corpora=gather_facts(plan.workspace.root, dict.fromkeys(corpora), result.checkpoint),
+        corpora=gather_facts(plan.workspace, dict.fromkeys(corpora), result.checkpoint),
         pretraining=result,
         settings={"pretraining": plan.settings},
     )

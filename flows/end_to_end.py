@@ -189,7 +189,7 @@ def _report(
     content = reports.build_report(
         title=f"Did continued pretraining help on {result.task}?",
         command=repeat_command(),
-        corpora=gather_facts(workspace.root, corpora, continued.checkpoint),
+        corpora=gather_facts(workspace, corpora, continued.checkpoint),
         bases=[base] if base else [],
         pretraining=continued,
         evaluations=[result],

@@ -122,7 +122,7 @@ def compare(
         plan.data,
         measured,
         baselines,
-        domain_words=domain_words(workspace.root, corpora.domain) if corpora.domain else (),
+        domain_words=domain_words(workspace, corpora.domain) if corpora.domain else (),
         stepwise=stepwise,
     )
     if settings.seeds is None:

@@ -299,7 +299,7 @@ def _report(
     content = reports.build_report(
         title=f"Pretraining on {fields[0].name} and {fields[1].name}, each judged on both tasks",
         command=repeat_command(),
-        corpora=gather_facts(place.root, [GENERAL, *(one.name for one in fields)]),
+        corpora=gather_facts(place, [GENERAL, *(one.name for one in fields)]),
         evaluations=comparisons,
         checksums=file_checksums(*(path for one in fields for path in (one.train, one.dev, one.test))),
         settings={

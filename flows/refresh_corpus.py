@@ -8,7 +8,7 @@ from prefect import runtime
 from prefect.events import emit_event
 
 from data import refresh
-from data.catalog import Drift, describe_drift, measure_drift, open_workspace
+from data.catalog import Drift, Statistics, describe_drift, measure_drift
 from data.refresh import Changes, Plan, RefreshResult, Runner
 from data.workspace import Workspace
 from flows.orchestration import (
@@ -75,7 +75,7 @@ def run_refresh(plan: Plan, runner: Runner) -> RefreshResult:
     """Refresh by the runner's tasks, and publish the tables of the run."""
     # a deployment's run can wait for another refresh of the corpus; a command is refused at once
     result = refresh.refresh(plan.settings, runner, plan, on_wait=log if is_deployed() else None)
-    publish_refresh(plan.settings.workspace, result)
+    publish_refresh(plan.workspace, result)
     return result
 
 
@@ -83,7 +83,7 @@ def measure(
     workspace: Workspace, result: RefreshResult, measures: Collection[str], checkpoint: Path | None
 ) -> Drift | None:
     """How far new documents are from older ones; None where there are none."""
-    with open_workspace(workspace.root) as statistics:
+    with Statistics(workspace) as statistics:
         drift = measure_drift(statistics, result.corpus)
     if drift and checkpoint and "mlm_loss" in measures:
         # torch takes seconds to import

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 
 from data.catalog import (
     Source,
+    Statistics,
     Version,
     add_version,
     has_catalog,
     never_trained_share,
-    open_workspace,
     quoted,
     read_catalog,
     write_catalog,
@@ -46,6 +46,7 @@ from data.refresh.result import RefreshResult, result_of
 from data.segmentation import Word, discover_words, train_similar_words, write_dictionary
 from data.storage import size_and_digest
 from data.tokenization import load_tokenizer
+from data.workspace import Workspace
 
 _HELD_OUT_SHARE, _MOST_HELD_OUT = 0.02, 0.3  # of the documents
 # about 8 documents of a small corpus, and at least 3 if the largest share allows it
@@ -225,15 +226,15 @@ def discover(plan: Plan, result: RefreshResult) -> list[Word]:
     """Find new words of a refresh's version, and write them to the workspace as a dictionary."""
     settings = plan.settings
     words = corpus_words(
-        settings.workspace, result.corpus, dictionaries=settings.dictionary, limit=settings.discover_words
+        plan.workspace, result.corpus, dictionaries=settings.dictionary, limit=settings.discover_words
     )
     write_dictionary(words, plan.workspace.lexicon(result.corpus, result.version))
     return words
 
 
 def corpus_words(
-    workspace: Path, corpus: str, *, dictionaries: tuple[str, ...] = (), limit: int
+    workspace: Workspace, corpus: str, *, dictionaries: tuple[str, ...] = (), limit: int
 ) -> list[Word]:
     """Find new words of the current version of a corpus."""
-    with open_workspace(workspace) as statistics:
+    with Statistics(workspace) as statistics:
         return discover_words(statistics.texts(corpus), segmenter=segmenter(dictionaries), limit=limit)

@@ -31,7 +31,6 @@ from pydantic_core import to_jsonable_python
 from data.catalog import (
     Statistics,
     lineages,
-    open_workspace,
     read_catalog,
     require_version,
     version_shards,
@@ -102,10 +101,10 @@ def publish_table(kind: str, name: str, rows: Iterable[Mapping[str, object]], de
     create_table_artifact(list(map(dict, rows)), key=artifact_key(kind, name), description=description)
 
 
-def publish_refresh(workspace: Path, result: RefreshResult) -> None:
+def publish_refresh(workspace: Workspace, result: RefreshResult) -> None:
     """The funnel of a corpus, what the gates before the commit measured, and its best new words."""
     version = f"{result.corpus} version {result.version}"
-    with open_workspace(workspace) as statistics:
+    with Statistics(workspace) as statistics:
         rows = statistics.funnel(result.corpus).to_arrow_table().to_pylist()
     publish_table("funnel", result.corpus, rows, f"{version}: what went in and out of each stage")
     publish_table(
@@ -152,18 +151,18 @@ def publish_report(report: Report, folder: Path) -> Path:
 
 
 def gather_facts(
-    workspace: Path, corpora: Iterable[str], checkpoint: Path | None = None
+    workspace: Workspace, corpora: Iterable[str], checkpoint: Path | None = None
 ) -> list[CorpusFacts]:
     """Gather the facts that a report shows of each corpus: of the version that a checkpoint was trained on,
     else of the current one.
     """
     newest = {}
     if checkpoint:
-        with read_catalog(Workspace(workspace)) as db:
-            behind = lineages(db, Workspace(workspace), checkpoint)
+        with read_catalog(workspace) as db:
+            behind = lineages(db, workspace, checkpoint)
         # of two versions the later one, which comes last
         newest = dict(sorted((one.name, one.version) for run in behind for one in run.corpora if one.version))
-    with open_workspace(workspace, newest) as statistics:
+    with Statistics(workspace, newest) as statistics:
         return [_facts(statistics, corpus) for corpus in corpora]
 
 

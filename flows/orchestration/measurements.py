@@ -22,9 +22,9 @@ from albert.finetuning import Candidate, ModelRuns, measure_cost
 from data.catalog import (
     CorpusRead,
     Lineage,
+    Statistics,
     has_catalog,
     lineages,
-    open_workspace,
     read_catalog,
     require_version,
     sample_shards,
@@ -53,7 +53,7 @@ def measure_model(
     """
     candidate = model.candidates[0]
     leaks = tuple(
-        contamination(_rows(candidate, split), workspace.root, corpus, split, version)
+        contamination(_rows(candidate, split), workspace, corpus, split, version)
         for corpus, version in corpora
         for split in ("dev", "test")
         if split in candidate.data.splits
@@ -64,7 +64,7 @@ def measure_model(
             candidate.path,
             domain=find_held_out(workspace, reference.domain, candidate.path),
             general=find_held_out(workspace, reference.general, candidate.path),
-            cloze=find_cloze(workspace.root, reference.domain) if reference.domain else (),
+            cloze=find_cloze(workspace, reference.domain) if reference.domain else (),
         )
     return replace(model, cost=measure_cost(candidate), contamination=leaks, intrinsic=intrinsic)
 
@@ -73,7 +73,7 @@ def added_mlm_loss(workspace: Workspace, corpus: str, checkpoint: Path) -> float
     """By how many nats the documents that the newest version added are harder for a checkpoint than the older
     ones; None where it cannot read them.
     """
-    with TemporaryDirectory() as folder, open_workspace(workspace.root) as statistics:
+    with TemporaryDirectory() as folder, Statistics(workspace) as statistics:
         added, older = measure_mlm_losses(checkpoint, sample_shards(statistics, corpus, Path(folder)))
     return None if added is None or older is None else added - older
 
@@ -118,10 +118,10 @@ def _is_searched(corpus: CorpusRead, options: CorporaOptions) -> bool:
 
 
 def contamination(
-    rows: Rows, workspace: Path, corpus: str, split: str, version: int | None = None
+    rows: Rows, workspace: Workspace, corpus: str, split: str, version: int | None = None
 ) -> Contamination:
     """Which texts of a split a version of a corpus holds, by default the newest."""
-    with read_catalog(Workspace(workspace)) as db:
+    with read_catalog(workspace) as db:
         version = require_version(db, corpus, version).version
     leak = _leak(rows, workspace, corpus, version)
     return Contamination(
@@ -136,11 +136,11 @@ def contamination(
 
 
 @lru_cache(maxsize=32)
-def _leak(rows: Rows, workspace: Path, corpus: str, version: int) -> Leak:
+def _leak(rows: Rows, workspace: Workspace, corpus: str, version: int) -> Leak:
     """The texts that a corpus holds, searched once in a run. They are cleaned as the corpus was: otherwise it
     would look free of those that cleaning changed.
     """
-    with open_workspace(workspace) as statistics:
+    with Statistics(workspace) as statistics:
         recipe = "select recipe from versions where corpus = ? and version = ?"
         ((content,),) = statistics.sql(recipe, [corpus, version]).fetchall()
         used = json.loads(content)
@@ -171,13 +171,13 @@ def _same_words(workspace: Workspace, tokenizer: str, checkpoint: Path) -> bool:
 
 
 @lru_cache(maxsize=8)
-def domain_words(workspace: Path, corpus: str) -> tuple[str, ...]:
+def domain_words(workspace: Workspace, corpus: str) -> tuple[str, ...]:
     """New words of a corpus, the best first; found once in a run."""
     return tuple(word.word for word in corpus_words(workspace, corpus, limit=DOMAIN_WORDS))
 
 
 @lru_cache(maxsize=8)
-def find_cloze(workspace: Path, corpus: str) -> tuple[Cloze, ...]:
+def find_cloze(workspace: Workspace, corpus: str) -> tuple[Cloze, ...]:
     """Domain words in held-out sentences, in the corpus's order."""
     words = domain_words(workspace, corpus)
     found: list[Cloze] = []
@@ -188,8 +188,8 @@ def find_cloze(workspace: Path, corpus: str) -> tuple[Cloze, ...]:
     return tuple(found[:CLOZE_WORDS])
 
 
-def _held_out_sentences(workspace: Path, corpus: str) -> Iterator[str]:
-    with open_workspace(workspace) as statistics:
+def _held_out_sentences(workspace: Workspace, corpus: str) -> Iterator[str]:
+    with Statistics(workspace) as statistics:
         share = require_version(statistics.db, corpus).held_out_share
         for text in statistics.texts(corpus):
             if is_held_out(sides_of([text]), share)[0]:

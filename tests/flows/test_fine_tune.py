@@ -86,7 +86,7 @@ def test_the_version_that_was_read_is_searched(tmp_path, samples, vocabulary_fil
     assert searched == (("tea", 1),)
     with (samples / "tea.jsonl").open(encoding="utf-8") as file:
         rows = ((json.loads(next(file))["text"],),)
-    of_old, of_new = (contamination(rows, place.root, "tea", "test", version) for version in (1, None))
+    of_old, of_new = (contamination(rows, place, "tea", "test", version) for version in (1, None))
     assert (of_old.version, of_old.found, of_new.version, of_new.found) == (1, 1, 2, 0)
 
 

@@ -22,7 +22,7 @@ def test_texts_are_looked_for_as_cleaning_left_them(vocabulary_file, tmp_path):
     source.write_text(f"{TEXT}。\n", encoding="utf-8")
     make_corpus(tmp_path / "w", "rooms", source, vocabulary_file)
     assert clean_text(TEXT, CleaningRules()) != TEXT
-    found = contamination(((TEXT, OTHER),), tmp_path / "w", "rooms", "test")
+    found = contamination(((TEXT, OTHER),), Workspace(tmp_path / "w"), "rooms", "test")
     assert (found.texts, found.found, found.documents) == (2, 1, 1)
 
 
@@ -42,9 +42,9 @@ def test_words_of_the_field_are_asked_in_sentences_that_were_not_trained_on(work
     for text in documents:
         side = held_out if is_held_out(sides_of([text]), share)[0] else trained
         side.update(text.split("\n"))
-    asked = find_cloze(workspace.root, "tea")
+    asked = find_cloze(workspace, "tea")
     assert asked and trained
-    words = domain_words(workspace.root, "tea")
+    words = domain_words(workspace, "tea")
     assert {one.sentence for one in asked} <= held_out - trained
     assert all(one.word in words and one.word in one.sentence for one in asked)
 

@@ -273,18 +273,19 @@ def test_a_run_and_its_checkpoints_keep_their_times_when_they_are_recorded_again
 def test_an_unfinished_run_goes_on_with_the_version_it_was_begun_on(root, samples, vocabulary_file, name):
     first = run_of(root, run=name)
     record(root, first, "interrupted")
-    reported = gather_facts(root, ["tea"])
+    place = Workspace(root)
+    reported = gather_facts(place, ["tea"])
     make_corpus(root, "tea", samples / "general.txt", vocabulary_file)
     options = pretraining_options(root, run=name)
     going_on, anew = pretraining_plan(options), pretraining_plan(replace(options, resume="never"))
     assert (going_on.run, going_on.version.version, anew.version.version) == (first, 1, 2)
     assert set(going_on.settings.shards).isdisjoint(anew.settings.shards)
     checkpoint = going_on.settings.run_folder / "checkpoint-1"
-    assert gather_facts(root, ["tea"], checkpoint) == reported != gather_facts(root, ["tea"])
+    assert gather_facts(place, ["tea"], checkpoint) == reported != gather_facts(place, ["tea"])
     # killed before it wrote its report
     record(root, first, "completed")
     assert pretraining_plan(options).version.version == 1
-    Workspace(root).report(first).mkdir(parents=True)
+    place.report(first).mkdir(parents=True)
     assert pretraining_plan(options).version.version == 2
 
 
@@ -294,11 +295,12 @@ def test_an_unfinished_run_keeps_its_second_corpus_too(root, tmp_path, samples, 
     begun.settings.run_folder.mkdir(parents=True)
     write_settings(begun.settings, begun.settings.run_folder / SETTINGS_FILE)
     record(root, begun.run, "interrupted", begun.settings)
-    reported = gather_facts(root, ["again"])
+    place = Workspace(root)
+    reported = gather_facts(place, ["again"])
     make_corpus(root, "again", samples / "general.txt", vocabulary_file)
     assert pretraining_plan(options).settings.others == begun.settings.others
     checkpoint = begun.settings.run_folder / "checkpoint-1"
-    assert gather_facts(root, ["again"], checkpoint) == reported != gather_facts(root, ["again"])
+    assert gather_facts(place, ["again"], checkpoint) == reported != gather_facts(place, ["again"])
     moved = Path(shutil.copytree(root, tmp_path / "moved"))
     going_on = pretraining_plan(replace(options, workspace=str(moved))).settings
     names = [[shard.relative_to(moved) for shard in one.shards] for one in going_on.others]
