@@ -72,6 +72,10 @@ class Plan:
     current_shards: tuple[Shard, ...]
 
     @property
+    def recipe_changed(self) -> bool:
+        return self.current is not None and self.current.recipe_hash != self.recipe_hash
+
+    @property
     def workspace(self) -> Workspace:
         return Workspace(self.settings.workspace)
 
@@ -106,6 +110,7 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
     current, sources, shards = _read_current(workspace, settings.corpus)
     tokenizer_path = _find_tokenizer(settings, workspace, current.tokenizer if current else None)
     tokenizer = load_tokenizer(tokenizer_path)
+    _check_files(settings)
     recipe = _recipe(settings, tokenizer_path)
     recipe_hash = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     if not current or current.recipe_hash != recipe_hash:
@@ -202,9 +207,8 @@ def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: 
     )
 
 
-def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object]:
-    """List what determines the shards besides the documents: files by their content, not by their path."""
-    # each raises InputError for a file that is not what it should be
+def _check_files(settings: RefreshSettings) -> None:
+    """Raise InputError if a file that the rules name is not what it should be."""
     if settings.guard.files:
         make_guard(settings.guard.files, settings.guard.ngram, settings.cleaning, settings.guard.share)
     if settings.quality.blocklist:
@@ -213,6 +217,10 @@ def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object
         check_languages(settings.quality.languages)
     if settings.dictionary:
         segmenter(settings.dictionary)
+
+
+def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object]:
+    """List what determines the shards besides the documents: files by their content, not by their path."""
     blocklist = settings.quality.blocklist
     contents = {
         "tokenizer": tokenizer_digest(tokenizer_path),
@@ -261,7 +269,7 @@ def preview(plan: Plan) -> Changes:
     return Changes(
         corpus=plan.settings.corpus,
         version=plan.current.version if plan.current else None,
-        recipe_changed=plan.current is not None and not plan.current_shards,
+        recipe_changed=plan.recipe_changed,
         read=changed,
         unchanged=len(plan.files) - len(changed),
         gone=tuple(sorted(gone)),

@@ -67,7 +67,7 @@ def result_of(
         new_shards=new,
         kept_shards=kept,
         removed_documents=removed,
-        recipe_changed=plan.current is not None and not plan.current_shards,
+        recipe_changed=plan.recipe_changed,
         left_out=_counts(funnel, "documents"),
         decoded_from=_counts(funnel, "decoded_from"),
         files_read_as=_counts(funnel, "files_read_as"),
@@ -87,7 +87,7 @@ def standing(plan: Plan) -> RefreshResult | None:
     current, root = plan.current, plan.workspace.root
     # the order of the sources decides which of two duplicates is the first
     in_order = [file.place for file in plan.files] == [source.uri for source in plan.current_sources]
-    if not current or not plan.current_shards or not in_order or plan.settings.discover_words:
+    if not current or plan.recipe_changed or not in_order or plan.settings.discover_words:
         return None
     paths = [
         current.index_path,
