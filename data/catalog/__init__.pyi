@@ -2,7 +2,7 @@ from .cleanup import collect_garbage as collect_garbage
 from .cleanup import compact as compact
 from .cleanup import locked as locked
 from .cleanup import remove_corpus as remove_corpus
-from .database import SOURCE as SOURCE
+from .database import SOURCE_FILE as SOURCE_FILE
 from .database import CatalogLost as CatalogLost
 from .database import bring_in_tokenizers as bring_in_tokenizers
 from .database import has_catalog as has_catalog
@@ -15,7 +15,7 @@ from .drift import describe_drift as describe_drift
 from .drift import measure_drift as measure_drift
 from .drift import parse_condition as parse_condition
 from .drift import sample_shards as sample_shards
-from .health import DAMAGED as DAMAGED
+from .health import TO_REBUILD as TO_REBUILD
 from .health import checking as checking
 from .health import examine as examine
 from .health import mark_for_rebuilding as mark_for_rebuilding

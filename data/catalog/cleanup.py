@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from data.catalog.database import read_catalog, uncommitted_files, write_catalog
+from data.catalog.database import has_catalog, read_catalog, write_catalog
 from data.catalog.runs import versions_read
 from data.catalog.versions import (
     Version,
@@ -19,9 +19,11 @@ from data.catalog.versions import (
     old_versions,
     remove_versions,
     require_version,
+    used_files,
     version_shards,
 )
 from data.errors import InputError
+from data.files import TEMPORARY_SUFFIX
 from data.instances import SHARD_CHARACTERS, Shard, read_shard, write_shard
 from data.locks import corpus_lock, hold
 from data.workspace import Workspace, check_name
@@ -52,7 +54,7 @@ def collect_garbage(workspace: Workspace, *, keep: int | None = None, dry_run: b
             trained_on = set().union(*versions_read(db).values())
             versions = [version for version in old_versions(db, keep) if version not in trained_on]
         # only of these corpora: one that began after they were listed is not locked
-        orphans = uncommitted_files(workspace, corpora, versions)
+        orphans = _uncommitted_files(workspace, corpora, versions)
         size = sum(path.stat().st_size for path in orphans)
         names = tuple(workspace.relative(path) for path in orphans)
         if not dry_run:
@@ -65,6 +67,24 @@ def collect_garbage(workspace: Workspace, *, keep: int | None = None, dry_run: b
             for corpus in corpora:
                 shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
     return Collected(tuple(versions), names, size)
+
+
+def _uncommitted_files(
+    workspace: Workspace, corpora: Sequence[str], without: Sequence[tuple[str, int]] = ()
+) -> list[Path]:
+    """List files of some corpora that no version uses, except the versions in `without`.
+
+    Hold the lock of each of these corpora before removing them: a refresh's new files are among them.
+    """
+    folders = [folder(corpus) for corpus in corpora for folder in (workspace.shards, workspace.documents)]
+    suffixes = (".parquet", TEMPORARY_SUFFIX)
+    paths = [path for folder in folders for path in sorted(folder.glob("*"))]
+    files = [path for path in paths if path.suffix in suffixes and path.is_file()]
+    used: set[str] = set()
+    if files and has_catalog(workspace):
+        with read_catalog(workspace) as db:
+            used = used_files(db, without)
+    return [path for path in files if path.relative_to(workspace.root).as_posix() not in used]
 
 
 def remove_corpus(workspace: Workspace, corpus: str) -> list[str]:
@@ -150,7 +170,7 @@ def locked(workspace: Workspace, corpus: str, on_wait: Callable[[str], None] | N
     check_name(corpus, "corpus")  # it becomes a folder's
     with corpus_lock(workspace, corpus, on_wait):
         shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
-        for path in uncommitted_files(workspace, [corpus]):
+        for path in _uncommitted_files(workspace, [corpus]):
             path.unlink(missing_ok=True)
         try:
             yield

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
 from filelock import FileLock
 
-from data.catalog.versions import used_files
 from data.errors import InputError
 from data.files import TEMPORARY_SUFFIX, replacing, sha256, write_bytes
 from data.tokenization import TOKENIZER_CONFIG
@@ -85,7 +84,7 @@ _VIEWS = {
 
 
 # in SQL, the file that a document came from, without its place in it, such as "#line=3"
-SOURCE = r"regexp_replace(source_uri, '#[^/.]*$', '')"
+SOURCE_FILE = r"regexp_replace(source_uri, '#[^/.]*$', '')"
 
 
 class CatalogLost(InputError):
@@ -232,24 +231,6 @@ def _is_readable(db: duckdb.DuckDBPyConnection, select: str) -> bool:
 def quoted(text: str) -> str:
     """Quote a text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
-
-
-def uncommitted_files(
-    workspace: Workspace, corpora: Sequence[str], without: Sequence[tuple[str, int]] = ()
-) -> list[Path]:
-    """List files of some corpora that no version uses, except the versions in `without`.
-
-    Hold the lock of each of these corpora before removing them: a refresh's new files are among them.
-    """
-    folders = [folder(corpus) for corpus in corpora for folder in (workspace.shards, workspace.documents)]
-    suffixes = (".parquet", TEMPORARY_SUFFIX)
-    paths = [path for folder in folders for path in sorted(folder.glob("*"))]
-    files = [path for path in paths if path.suffix in suffixes and path.is_file()]
-    used: set[str] = set()
-    if files and has_catalog(workspace):
-        with read_catalog(workspace) as db:
-            used = used_files(db, without)
-    return [path for path in files if path.relative_to(workspace.root).as_posix() not in used]
 
 
 _BESIDE = (TOKENIZER_CONFIG, "tokenizer.json")  # files that a vocabulary is read with

@@ -20,7 +20,7 @@ from data.files import write_bytes
 from data.instances import MEND, is_readable, verify
 from data.workspace import Workspace
 
-DAMAGED = "damaged"  # the recipe of a version that is to be built again
+TO_REBUILD = "damaged"  # in place of the recipe hash of a version that is to be built again
 CHECKED = ".checked.json"  # in a workspace: files that were compared with the catalog
 # by path: sha256, bytes, time of the last change in nanoseconds, and inode, which a copy has not
 _Checked = TypeAdapter(dict[str, tuple[str, int, int, int]])
@@ -96,7 +96,7 @@ def mark_for_rebuilding(workspace: Workspace, corpus: str) -> None:
     with write_catalog(workspace) as db:
         newest = "select max(version) from versions where corpus = $corpus"
         query = f"update versions set recipe_hash = $mark where corpus = $corpus and version = ({newest})"
-        db.execute(query, {"corpus": corpus, "mark": DAMAGED})
+        db.execute(query, {"corpus": corpus, "mark": TO_REBUILD})
 
 
 @contextmanager

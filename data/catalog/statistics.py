@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.catalog.database import SOURCE, create_views, quoted, read_catalog
+from data.catalog.database import SOURCE_FILE, create_views, quoted, read_catalog
 from data.catalog.versions import Version, never_trained_share, require_version, version_shards
 from data.errors import InputError
 from data.instances import LENGTH_BIN, MEND, count_row_groups, read_rows
@@ -176,7 +176,7 @@ class Statistics:
         """Count the documents, the dropped among them, and the characters of the others by source file."""
         return self.sql(
             f"""
-            select {SOURCE} as source, count(*) as documents, count(dropped_reason) as dropped,
+            select {SOURCE_FILE} as source, count(*) as documents, count(dropped_reason) as dropped,
                 coalesce(sum(chars) filter (dropped_reason is null), 0)::bigint as chars
             from documents where corpus = ? group by source order by chars desc, source
             """,
@@ -194,7 +194,7 @@ class Statistics:
             with tokens as (
                 select doc_id, count(*) as tokens, count(*) filter (id = ?) as unknown
                 from {_IDS} where id not in (?, ?) group by doc_id)
-            select {SOURCE} as source, sum(tokens)::bigint as tokens, sum(unknown)::bigint as unknown,
+            select {SOURCE_FILE} as source, sum(tokens)::bigint as tokens, sum(unknown)::bigint as unknown,
                 sum(unknown) / sum(tokens) as unknown_share
             from tokens join documents using (doc_id) where corpus = ? and dropped_stage is null
             group by source order by unknown_share desc, source
@@ -207,7 +207,7 @@ class Statistics:
         return self.sql(
             f"""
             with used as (
-                select distinct {SOURCE} as source, id
+                select distinct {SOURCE_FILE} as source, id
                 from {_IDS} join documents using (doc_id) where corpus = ? and dropped_stage is null),
             shared as (select id, count(*) as sources from used group by id)
             select source, count(*) as tokens, count(*) / ? as share,

@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.catalog import DAMAGED, quoted
+from data.catalog import TO_REBUILD, quoted
 from data.cleaning import CharacterPairs, QualityRules, find_candidates, find_near_duplicates
 from data.errors import InputError
 from data.instances import MEND, OBJECTIVES, SHARD_CHARACTERS, Shard, count_row_groups, verify
@@ -121,7 +121,7 @@ def current_index(plan: Plan) -> Path | None:
     try:
         count_row_groups(index)
     except InputError:
-        if plan.current.recipe_hash != DAMAGED:
+        if plan.current.recipe_hash != TO_REBUILD:
             raise
         return None
     return index

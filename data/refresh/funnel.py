@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from data.catalog import SOURCE
+from data.catalog import SOURCE_FILE
 from data.cleaning import REMOVED_URL
 from data.files import replacing
 from data.instances import Shard
@@ -85,7 +85,7 @@ def _details(db: duckdb.DuckDBPyConnection) -> list[FunnelRow]:
         union all
         select 'read', 'decoded_from', encoding, count(*) from listed group by encoding
         union all
-        select 'read', 'files_read_as', text_format, count(distinct {SOURCE})
+        select 'read', 'files_read_as', text_format, count(distinct {SOURCE_FILE})
         from listed group by text_format
         union all
         select 'guard', 'kept', 'in_evaluation_set', nullif(count(*), 0)
