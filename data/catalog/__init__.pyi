@@ -38,5 +38,6 @@ from .versions import add_version as add_version
 from .versions import never_trained_share as never_trained_share
 from .versions import newest_version as newest_version
 from .versions import require_version as require_version
+from .versions import version_recipe as version_recipe
 from .versions import version_shards as version_shards
 from .versions import version_sources as version_sources

@@ -114,6 +114,12 @@ def version_sources(db: duckdb.DuckDBPyConnection, version: Version) -> list[Sou
     return [Source(*row) for row in db.execute(query, [version.corpus, version.version]).fetchall()]
 
 
+def version_recipe(db: duckdb.DuckDBPyConnection, corpus: str, version: int) -> dict[str, object]:
+    """Return the recipe of a version, as `add_version` was given it."""
+    query = "select recipe from versions where corpus = ? and version = ?"
+    return json.loads(db.execute(query, [corpus, version]).fetchall()[0][0])
+
+
 def add_version(
     db: duckdb.DuckDBPyConnection,
     version: Version,

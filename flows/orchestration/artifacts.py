@@ -171,9 +171,8 @@ def _facts(statistics: Statistics, corpus: str) -> CorpusFacts:
 
     version = require_version(statistics.db, corpus)
     totals = ("documents", "characters", "words", "sentences", "instances", "tokens")
-    query = f"select {', '.join(totals)} from versions where corpus = ? and version = ?"
-    (counts,) = statistics.sql(query, [corpus, version.version]).fetchall()
-    shards = "".join(shard.sha256 for shard in version_shards(statistics.db, version))
+    shards = version_shards(statistics.db, version)
+    digests = "".join(shard.sha256 for shard in shards)
     funnel = statistics.funnel(corpus).project('stage, unit, "in", "out", reason, count')
     samples = statistics.sample_instances(corpus, 4).project("text, masked, sop_label, doc_id")
     uris = [source.uri for source in version_sources(statistics.db, version)]
@@ -181,7 +180,7 @@ def _facts(statistics: Statistics, corpus: str) -> CorpusFacts:
     return CorpusFacts(
         corpus=corpus,
         version=version.version,
-        totals=dict(zip(totals, counts, strict=True)),
+        totals={name: sum(getattr(shard, name) for shard in shards) for name in totals},
         sop=version.sop,
         unknown_share=statistics.unknown_share(corpus),
         funnel=tuple(FunnelRow(*row) for row in funnel.fetchall()),
@@ -191,5 +190,5 @@ def _facts(statistics: Statistics, corpus: str) -> CorpusFacts:
         samples=tuple(SampleInstance(*row) for row in samples.fetchall()),
         sources=(*names, f"{len(uris) - 5:,} more") if len(uris) > 5 else tuple(names),
         recipe_hash=version.recipe_hash,
-        shards_sha256=hashlib.sha256(shards.encode()).hexdigest(),
+        shards_sha256=hashlib.sha256(digests.encode()).hexdigest(),
     )

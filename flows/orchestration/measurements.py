@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from albert.batching import is_held_out
 from albert.checkpoints import find_source, names_checkpoint
@@ -28,6 +28,7 @@ from data.catalog import (
     read_catalog,
     require_version,
     sample_shards,
+    version_recipe,
     version_shards,
 )
 from data.cleaning import CleaningRules, Leak, clean_text, find_leak, sides_of
@@ -141,12 +142,10 @@ def _leak(rows: Rows, workspace: Workspace, corpus: str, version: int) -> Leak:
     would look free of those that cleaning changed.
     """
     with Statistics(workspace) as statistics:
-        recipe = "select recipe from versions where corpus = ? and version = ?"
-        ((content,),) = statistics.sql(recipe, [corpus, version]).fetchall()
-        used = json.loads(content)
-        rules = CleaningRules(**used["cleaning"])
+        recipe: Any = version_recipe(statistics.db, corpus, version)
+        rules = CleaningRules(**recipe["cleaning"])
         cleaned = [[clean_text(text, rules) for text in row] for row in rows]
-        return find_leak(cleaned, statistics.texts(corpus, version), used["guard"].get("share", 0.0))
+        return find_leak(cleaned, statistics.texts(corpus, version), recipe["guard"].get("share", 0.0))
 
 
 def find_held_out(workspace: Workspace, corpus: str | None, checkpoint: Path) -> HeldOut | None:
