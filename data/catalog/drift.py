@@ -113,14 +113,7 @@ def measure_drift(statistics: Statistics, corpus: str) -> Drift | None:
     counts = dict(db.execute("select added, count(*) from sides group by added").fetchall())
     if len(counts) < 2:
         return None
-    tokenizer = statistics.tokenizer(corpus)
-    given = {
-        "corpus": corpus,
-        "unknown": tokenizer.unknown_id,
-        "cls": tokenizer.cls_id,
-        "sep": tokenizer.sep_id,
-    }
-    (row,) = db.execute(_MEASURED, given).fetchall()
+    (row,) = db.execute(_MEASURED, statistics.token_parameters(corpus)).fetchall()
     new_words, unknown, lengths = map(float, row)
     return Drift(new_words, unknown, lengths, counts[True], counts[False])
 

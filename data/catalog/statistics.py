@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from datasets import IterableDataset
 
 _IS_HAN = r"regexp_full_match(word, '[\x{4e00}-\x{9fff}]+')"
-_WORDS = "with words as (select unnest(flatten(words)) as word from document_texts where corpus = ?)"
-_IDS = "(select doc_id, unnest(input_ids) as id from instances where corpus = ?)"
+_WORDS = "with words as (select unnest(flatten(words)) as word from document_texts where corpus = $corpus)"
+_IDS = "(select doc_id, unnest(input_ids) as id from instances where corpus = $corpus)"
 
 
 class Statistics:
@@ -61,8 +61,10 @@ class Statistics:
     def close(self) -> None:
         self.db.close()
 
-    def sql(self, query: str, parameters: list[object] | None = None) -> duckdb.DuckDBPyRelation:
-        """Run any query over the catalog's tables and views."""
+    def sql(
+        self, query: str, parameters: list[object] | dict[str, object] | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """Run any query over the catalog's tables and views; parameters by place (?) or by name ($corpus)."""
         return self.db.sql(query, params=parameters)
 
     def _intact(self, corpus: str) -> str:
@@ -126,9 +128,9 @@ class Statistics:
         return self.sql(
             f"""
             {_WORDS} select word, count(*) as count from words where len(word) > 1 and {_IS_HAN}
-            group by word order by count desc, word limit ?
+            group by word order by count desc, word limit $limit
             """,
-            [self._intact(corpus), limit],
+            {"corpus": self._intact(corpus), "limit": limit},
         )
 
     def word_lengths(self, corpus: str) -> duckdb.DuckDBPyRelation:
@@ -138,22 +140,25 @@ class Statistics:
             {_WORDS} select least(len(word), 6) as characters, count(*) as count from words
             where {_IS_HAN} group by all order by characters
             """,
-            [self._intact(corpus)],
+            {"corpus": self._intact(corpus)},
         )
 
     def tokens(self, corpus: str, limit: int = 100) -> duckdb.DuckDBPyRelation:
         """List the most frequent token ids."""
-        query = f"select id, count(*) as count from {_IDS} group by id order by count desc, id limit ?"
-        return self.sql(query, [self._intact(corpus), limit])
+        query = f"select id, count(*) as count from {_IDS} group by id order by count desc, id limit $limit"
+        return self.sql(query, {"corpus": self._intact(corpus), "limit": limit})
 
     def unknown_share(self, corpus: str) -> float:
         """Measure the share of [UNK] among the corpus's tokens, without [CLS] and [SEP]."""
-        tokenizer = self.tokenizer(corpus)
-        ((share,),) = self.db.execute(
-            f"select coalesce(avg((id = ?)::integer), 0) from {_IDS} where id not in (?, ?)",
-            [tokenizer.unknown_id, self._intact(corpus), tokenizer.cls_id, tokenizer.sep_id],
-        ).fetchall()
+        query = f"select coalesce(avg((id = $unknown)::integer), 0) from {_IDS} where id not in ($cls, $sep)"
+        ((share,),) = self.db.execute(query, self.token_parameters(corpus)).fetchall()
         return share
+
+    def token_parameters(self, corpus: str) -> dict[str, object]:
+        """Return a corpus and the ids of [UNK], [CLS] and [SEP] as named parameters of a query."""
+        tokenizer = self.tokenizer(corpus)
+        ids = {"unknown": tokenizer.unknown_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
+        return {"corpus": self._intact(corpus), **ids}
 
     def masks(self, corpus: str) -> duckdb.DuckDBPyRelation:
         """Count what the stored masks put in place of tokens: [MASK], the same token, or another.
@@ -188,18 +193,17 @@ class Statistics:
 
         An instance that runs across documents (roberta) counts as of its `doc_id`'s.
         """
-        tokenizer = self.tokenizer(corpus)
         return self.sql(
             f"""
             with tokens as (
-                select doc_id, count(*) as tokens, count(*) filter (id = ?) as unknown
-                from {_IDS} where id not in (?, ?) group by doc_id)
+                select doc_id, count(*) as tokens, count(*) filter (id = $unknown) as unknown
+                from {_IDS} where id not in ($cls, $sep) group by doc_id)
             select {SOURCE_FILE} as source, sum(tokens)::bigint as tokens, sum(unknown)::bigint as unknown,
                 sum(unknown) / sum(tokens) as unknown_share
-            from tokens join documents using (doc_id) where corpus = ? and dropped_stage is null
+            from tokens join documents using (doc_id) where corpus = $corpus and dropped_stage is null
             group by source order by unknown_share desc, source
             """,
-            [tokenizer.unknown_id, self._intact(corpus), tokenizer.cls_id, tokenizer.sep_id, corpus],
+            self.token_parameters(corpus),
         )
 
     def coverage_by_source(self, corpus: str) -> duckdb.DuckDBPyRelation:
@@ -208,13 +212,14 @@ class Statistics:
             f"""
             with used as (
                 select distinct {SOURCE_FILE} as source, id
-                from {_IDS} join documents using (doc_id) where corpus = ? and dropped_stage is null),
+                from {_IDS} join documents using (doc_id)
+                where corpus = $corpus and dropped_stage is null),
             shared as (select id, count(*) as sources from used group by id)
-            select source, count(*) as tokens, count(*) / ? as share,
+            select source, count(*) as tokens, count(*) / $size as share,
                 count(*) filter (sources = 1) as only_here
             from used join shared using (id) group by source order by tokens desc, source
             """,
-            [self._intact(corpus), corpus, self.tokenizer(corpus).vocab_size],
+            {"corpus": self._intact(corpus), "size": self.tokenizer(corpus).vocab_size},
         )
 
     def vocabulary_coverage(self, corpus: str) -> duckdb.DuckDBPyRelation:
@@ -223,10 +228,10 @@ class Statistics:
             f"""
             with counted as (select id, count(*) as count from {_IDS} group by id),
             levels as (select unnest([1, 10, 100, 1000]) as at_least)
-            select at_least, count(id) as tokens, count(id) / ? as share
+            select at_least, count(id) as tokens, count(id) / $size as share
             from levels left join counted on count >= at_least group by at_least order by at_least
             """,
-            [self._intact(corpus), self.tokenizer(corpus).vocab_size],
+            {"corpus": self._intact(corpus), "size": self.tokenizer(corpus).vocab_size},
         )
 
     def new_words(self, corpus: str, limit: int = 100) -> duckdb.DuckDBPyRelation:
@@ -322,13 +327,13 @@ class Statistics:
 
     def _version(self, corpus: str, version: int | None) -> Version:
         """Return a version, by default the current one. Raises InputError if it does not exist."""
-        current = require_version(self.db, corpus)
+        require_version(self.db, corpus)
         query = "select version from versions where corpus = ? order by version"
         listed = [number for (number,) in self.db.execute(query, [corpus]).fetchall()]
         if version is not None and version not in listed:
             there = ", ".join(map(str, listed))
             raise InputError(f"no version {version} of {corpus} (there is: {there})")
-        return current if version is None else require_version(self.db, corpus, version)
+        return require_version(self.db, corpus, version)
 
     def masked_words(self, corpus: str) -> duckdb.DuckDBPyRelation:
         """Count words by their length in tokens, with the share that the stored masks hide."""
