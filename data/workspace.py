@@ -114,6 +114,11 @@ class Workspace:
     def lock(self, name: str) -> Path:
         return self.root / "locks" / f"{name}.lock"
 
+    @property
+    def experiments(self) -> Path:
+        """Files that an end-to-end run or an experiment makes for itself."""
+        return self.root / "experiments"
+
     def model(self, run: str) -> Path:
         return self.root / "models" / run
 

@@ -25,7 +25,6 @@ from data.files import write_text
 from data.options import values_of
 from data.refresh import GateRules, InstanceRules
 from data.storage import is_remote
-from data.tokenization import find_tokenizer
 from data.workspace import Workspace
 from flows.continued_pretraining import continued_pretraining
 from flows.fine_tune import FineTuneOutcome, fine_tune
@@ -84,8 +83,8 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     vocab = options.tokenizer or vocabulary(
         options.init, [*options.general, *options.domain], options.text.vocab_size, options.workspace
     )
-    splits = (str(options.task), str(options.dev), options.test)
-    files = guard_files("end-to-end", *splits, options.workspace)
+    folder = Workspace(Path(options.workspace)).experiments
+    files = guard_files("end-to-end", str(options.task), str(options.dev), options.test, folder)
     guard, base = replace(options.guard, files=(*options.guard.files, *files)), None
     if options.general:
         make_corpus("general", options.general, vocab, guard, options)
@@ -99,11 +98,10 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     return EndToEndOutcome(base, continued, judged.result, verdict, page, judged.kept)
 
 
-def guard_files(name: str, task: str, dev: str, test: str | None, workspace: str) -> list[str]:
-    """Files for a guard with the text of dev and test, made in the workspace under a name."""
-    write, folder = partial(write_guard, task), Path(workspace) / "experiments"
+def guard_files(name: str, task: str, dev: str, test: str | None, folder: Path) -> list[str]:
+    """Files for a guard with the text of dev and test, made in a folder under a name."""
     files = [
-        write_files(f"{name}-{split}", partial(write, path, folder / f"{name}-{split}.jsonl"))
+        write_files(f"{name}-{split}", partial(write_guard, task, path, folder / f"{name}-{split}.jsonl"))
         for split, path in (("dev", dev), ("test", test))
         if path
     ]
@@ -118,7 +116,12 @@ def write_guard(task: str, path: str, target: Path) -> str | None:
     rows = read_texts(task, path)
     if not find_leak(rows, ()).texts:
         return None
-    write_text(target, "".join(json.dumps({"text": row}) + "\n" for row in rows))
+    return write_rows(rows, target)
+
+
+def write_rows(texts: Sequence[object], target: Path) -> str:
+    """Write texts, or the texts of examples, one a row; returns the file."""
+    write_text(target, "".join(json.dumps({"text": text}) + "\n" for text in texts))
     return str(target)
 
 
@@ -170,7 +173,7 @@ def finished(result: PretrainResult) -> PretrainResult:
 def vocabulary(init: str, sources: Sequence[str], vocab_size: int, workspace: str) -> str:
     """The checkpoint's own vocabulary, or one learnt from the sources, once in a workspace."""
     if names_checkpoint(init):
-        return str(find_tokenizer(str(find_source(init).folder)))
+        return str(find_source(init).vocabulary)
     places = sorted(one if is_remote(one) else str(Path(one).resolve()) for one in sources)
     name = f"end-to-end-{vocab_size}-{hashlib.sha256(json.dumps(places).encode()).hexdigest()[:8]}"
     if not (Workspace(Path(workspace)).tokenizers / name).is_dir():

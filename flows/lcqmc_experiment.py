@@ -5,7 +5,6 @@ the text of each of two fields. Every arm is judged on the tasks of both fields,
 control. What an earlier run made is used again; what does not fit into the time is left out and named.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,10 +12,10 @@ from math import inf, isfinite
 from pathlib import Path
 from random import Random
 from time import monotonic
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from albert import reports
-from albert.checkpoints import average
+from albert.checkpoints import average, find_source
 from albert.evaluation import Comparison
 from albert.evaluation import judge as judge_again
 from albert.pretraining import PretrainResult, RunningOptions, list_checkpoints, read_settings
@@ -26,7 +25,7 @@ from data.options import values_of
 from data.refresh import GateRules
 from data.workspace import Workspace
 from flows.continued_pretraining import continued_pretraining
-from flows.end_to_end import finished, guard_files, read_texts, vocabulary, write_files
+from flows.end_to_end import finished, guard_files, read_texts, write_files, write_rows
 from flows.fine_tune import ModelFacts, compare, record
 from flows.orchestration import (
     CorporaOptions,
@@ -126,7 +125,7 @@ def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> Experi
         # a seed at a time: every arm has as many
         work = partial(pretrain_arms, names, seed, options)
         runs += filter(None, [pretraining.run(f"pretraining with seed {seed}", work)])
-    arms = [arm_of(name, list(of_name)) for name, *of_name in zip(names, *runs, strict=True)]
+    arms = [arm_of(name, of_name, [name]) for name, *of_name in zip(names, *runs, strict=True)]
     comparisons = judge_all(arms, options, judging) if runs else []
     left_out = [f"Left out for lack of time: {what}." for what in pretraining.left_out + judging.left_out]
     verdict, page = report("experiment", lambda: _report(options, runs, comparisons, left_out))
@@ -135,7 +134,7 @@ def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> Experi
 
 def make_corpora(options: ExperimentOptions) -> None:
     """A corpus of general text, and of each field one of its text and one of its task's, all guarded."""
-    fields, folder = (options.first, options.second), experiment_folder(options)
+    fields, folder = (options.first, options.second), Workspace(Path(options.workspace)).experiments
     sources = {GENERAL: options.general, **{one.name: one.text for one in fields}}
     guard: list[str] = []
     for one in fields:
@@ -143,12 +142,13 @@ def make_corpora(options: ExperimentOptions) -> None:
         sources[f"{one.name}-task"] = (
             write_files(one.name, partial(write_texts, one.task, one.train, file)),
         )
-        guard += guard_files(one.name, one.task, one.dev, one.test, options.workspace)
+        guard += guard_files(one.name, one.task, one.dev, one.test, folder)
+    vocabulary = str(find_source(options.init).vocabulary)
     for name, source in sources.items():
         outcome = refresh_corpus(
             corpus=name,
             source=source,
-            tokenizer=vocabulary(options.init, (), 0, options.workspace),
+            tokenizer=vocabulary,
             guard=replace(options.guard, files=(*options.guard.files, *guard)),
             # the corpora are what is given now, whatever they were before
             gates=GateRules(max_lost_documents=1.0),
@@ -160,14 +160,7 @@ def make_corpora(options: ExperimentOptions) -> None:
 
 def write_texts(task: str, path: str, target: Path) -> str:
     """Write the texts of a task's file, without labels and groups, as documents; returns the file."""
-    lines = [json.dumps({"text": text}) for row in read_texts(task, path) for text in row]
-    write_text(target, "\n".join(lines) + "\n")
-    return str(target)
-
-
-def experiment_folder(options: ExperimentOptions) -> Path:
-    """Where files lie that the experiment makes for itself."""
-    return Path(options.workspace) / "experiments"
+    return write_rows([text for row in read_texts(task, path) for text in row], target)
 
 
 def draw_lines(path: str, most: int, target: Path) -> str:
@@ -200,14 +193,17 @@ def pretrain(corpus: str, init: str, scale: float, seed: int, options: Experimen
     return finished(result)
 
 
-def arm_of(name: str, runs: Sequence[PretrainResult], *more: str, **facts: Any) -> Arm:
-    """The arm of runs on a corpus that is named like it, or on others."""
+def arm_of(
+    name: str, runs: Sequence[PretrainResult], corpora: Sequence[str], *, has_read_held_out: bool = False
+) -> Arm:
+    """The arm of runs that have read some corpora, and the general one."""
     history = tuple(  # under a rate too large a loss may be infinite
         {key: value for key, value in one.items() if isinstance(value, int | float) and isfinite(value)}
         for one in (runs[0].history if runs else ())
     )
-    corpora = tuple((corpus, None) for corpus in dict.fromkeys((*(more or (name,)), GENERAL)))
-    return Arm(name, tuple(run.checkpoint for run in runs), ModelFacts(corpora, pretraining=history, **facts))
+    read = tuple((corpus, None) for corpus in dict.fromkeys((*corpora, GENERAL)))
+    facts = ModelFacts(read, has_read_held_out=has_read_held_out, pretraining=history)
+    return Arm(name, tuple(run.checkpoint for run in runs), facts)
 
 
 def judge_all(arms: Sequence[Arm], options: ExperimentOptions, deadline: Deadline) -> list[Comparison]:
@@ -236,7 +232,7 @@ def judge_remedies(one: FieldOptions, base: Arm, matched: Arm, options: Experime
         pretrain(corpus, str(run), scale, seed, options)
         for run, seed in zip(runs, options.pretraining_seeds, strict=False)
     ]
-    tapt = arm_of(f"{one.name}, then task texts", on_task, one.name, corpus, has_read_held_out=True)
+    tapt = arm_of(f"{one.name}, then task texts", on_task, [one.name, corpus], has_read_held_out=True)
     last = f"mean of the last {AVERAGED}"
     means = {last: [average_of(list_checkpoints(run.parent)[:AVERAGED], None, options) for run in runs]}
     for share in options.base_shares:
@@ -249,7 +245,7 @@ def average_of(sources: Sequence[Path | str], share: float | None, options: Expe
     """The mean of checkpoints, the last that of a run; one made before is used again."""
     last = Path(sources[-1])
     kind = "mean" if share is None else share
-    target = experiment_folder(options) / f"{last.parent.name}-{last.name}-{kind}"
+    target = Workspace(Path(options.workspace)).experiments / f"{last.parent.name}-{last.name}-{kind}"
     if not target.is_dir():
         average_checkpoints(target.name, lambda: average(sources, target, weight=share))
     return target
@@ -261,8 +257,8 @@ def judge(
     """Fine-tune the arms on a field's task. The last one's difference to the first is primary with the first
     number of labels alone, and not in an extra comparison: otherwise all differences are corrected alike.
     """
-    place, folder = Workspace(Path(options.workspace)), experiment_folder(options)
-    tuning = options.fine_tuning
+    place = Workspace(Path(options.workspace))
+    folder, tuning = place.experiments, options.fine_tuning
     plan = plan_fine_tuning(
         FineTuneOptions(
             **values_of(tuning) | {"running": values_of(tuning.running)},
