@@ -32,6 +32,7 @@ from .runs import running_runs as running_runs
 from .runs import version_of_unfinished as version_of_unfinished
 from .statistics import Statistics as Statistics
 from .statistics import open_workspace as open_workspace
+from .versions import FunnelRow as FunnelRow
 from .versions import Source as Source
 from .versions import Version as Version
 from .versions import add_version as add_version

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -44,6 +44,18 @@ class Source:
     size: int
     sha256: str
     listing_path: str
+
+
+class FunnelRow(NamedTuple):
+    """How much went into and out of a stage of a version, and how much of it was lost for a reason."""
+
+    step: int
+    stage: str
+    unit: str
+    before: int
+    after: int
+    reason: str | None
+    amount: int
 
 
 def columns_of(record: type[DataclassInstance]) -> str:
@@ -130,9 +142,9 @@ def add_version(
     vocab_size: int,
     sources: Sequence[Source],
     shards: Sequence[Shard],
-    funnel: Sequence[tuple[int, str, str, int, int, str | None, int]],
+    funnel: Sequence[FunnelRow],
 ) -> None:
-    """Record a corpus version with its sources, shards and funnel (rows: step .. count)."""
+    """Record a corpus version with its sources, shards and funnel."""
     values, key = asdict(version), {"corpus": version.corpus, "version": version.version}
     of_corpus = {name: values[name] for name in ("corpus", "tokenizer", "max_seq_length", "held_out_share")}
     corpus = {**of_corpus, "objective": objective, "vocab_size": vocab_size}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
 
-from data.catalog import SOURCE_FILE
+from data.catalog import SOURCE_FILE, FunnelRow
 from data.cleaning import REMOVED_URL
 from data.files import replacing
 from data.instances import Shard
@@ -17,19 +18,18 @@ from data.refresh.assign import copy_to, file_list
 STAGES = ("read", "clean", "filter", "guard", "deduplicate", "boilerplate", "instances")
 UNITS = ("documents", "characters")
 Amounts = tuple[int, int]  # documents, characters
-Losses = list[tuple[str, int]]  # reasons and amounts
+Losses = list[tuple[str | None, int]]  # reasons and amounts
 
 
-class FunnelRow(NamedTuple):
-    """A row of the catalog's table `funnel`."""
+class _Fate(NamedTuple):
+    """Documents that the same stage dropped for the same reason, or none did."""
 
-    step: int
-    stage: str
-    unit: str
-    before: int
-    after: int
+    stage: str | None
     reason: str | None
-    amount: int
+    documents: int
+    raw_characters: int
+    characters: int  # after cleaning
+    undecodable: int  # characters, which cleaning removes
 
 
 def funnel_rows(db: duckdb.DuckDBPyConnection, documents: int, characters: int) -> list[FunnelRow]:
@@ -37,30 +37,30 @@ def funnel_rows(db: duckdb.DuckDBPyConnection, documents: int, characters: int) 
 
     One row for each stage, unit (documents, characters) and reason; its reason is null if nothing was lost.
     """
-    fates = db.execute(
-        """
+    query = """
         select stage, reason, count(*), sum(raw_characters)::bigint, sum(characters)::bigint,
             sum(undecodable)::bigint
         from listed group by stage, reason order by reason
         """
-    ).fetchall()
+    fates = [_Fate(*row) for row in db.execute(query).fetchall()]
     rows: list[FunnelRow] = []
-    before = (sum(fate[2] for fate in fates), sum(fate[3] for fate in fates))
+    before = (sum(fate.documents for fate in fates), sum(fate.raw_characters for fate in fates))
     for step, stage in enumerate(STAGES[:-1]):
-        lost = [fate for fate in fates if fate[0] == stage]
-        fates = [fate for fate in fates if fate[0] != stage]
-        size = 3 if stage == "read" else 4  # cleaning changes the number of characters
-        after = (sum(fate[2] for fate in fates), sum(fate[size] for fate in fates))
-        lost_characters = [(fate[1], fate[size]) for fate in lost]
+        lost = [fate for fate in fates if fate.stage == stage]
+        fates = [fate for fate in fates if fate.stage != stage]
+        size: Callable[[_Fate], int] = attrgetter("raw_characters" if stage == "read" else "characters")
+        after = (sum(fate.documents for fate in fates), sum(map(size, fates)))
+        lost_documents = [(fate.reason, fate.documents) for fate in lost]
+        lost_characters = [(fate.reason, size(fate)) for fate in lost]
         if stage == "clean":
-            undecodable = sum(fate[5] for fate in fates)
+            undecodable = sum(fate.undecodable for fate in fates)
             removed = before[1] - after[1] - undecodable
             lost_characters = [("markup_controls_spaces", removed), ("undecodable", undecodable)]
-        rows += _stage_rows(step, before, after, [(fate[1], fate[2]) for fate in lost], lost_characters)
+        rows += _stage_rows(step, before, after, lost_documents, lost_characters)
         before = after
-    reason = "no_token_in_vocabulary"
-    unusable = [[(reason, before[0] - documents)], [(reason, before[1] - characters)]]
-    last = _stage_rows(len(STAGES) - 1, before, (documents, characters), *unusable)
+    after = (documents, characters)
+    unusable: list[Losses] = [[("no_token_in_vocabulary", b - a)] for b, a in zip(before, after, strict=True)]
+    last = _stage_rows(len(STAGES) - 1, before, after, *unusable)
     return [*rows, *_details(db), *last]
 
 
@@ -69,8 +69,7 @@ def _stage_rows(
 ) -> list[FunnelRow]:
     rows = []
     for unit, losses in enumerate((documents, characters)):
-        causes: list[tuple[str | None, int]] = [loss for loss in losses if loss[1]]
-        for reason, amount in causes or [(None, 0)]:
+        for reason, amount in [loss for loss in losses if loss[1]] or [(None, 0)]:
             rows.append(FunnelRow(step, STAGES[step], UNITS[unit], before[unit], after[unit], reason, amount))
     return rows
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data.catalog import Version
+from data.catalog import FunnelRow, Version
 from data.instances import OBJECTIVES
-from data.refresh.funnel import FunnelRow
 from data.refresh.gates import Gate
 from data.refresh.plan import Plan, preview
 from data.segmentation import Word

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.catalog import (
+    FunnelRow,
     Source,
     Statistics,
     Version,
@@ -39,7 +40,7 @@ from data.refresh.assign import (
     list_documents,
 )
 from data.refresh.build import Piece, build_shard, read_pieces, segmenter
-from data.refresh.funnel import FunnelRow, funnel_rows, order_rows, write_index
+from data.refresh.funnel import funnel_rows, order_rows, write_index
 from data.refresh.plan import Plan, SourceFile
 from data.refresh.read import read_source
 from data.refresh.result import RefreshResult, result_of
