@@ -13,7 +13,7 @@ from data.catalog import SOURCE_FILE, FunnelRow
 from data.cleaning import REMOVED_URL
 from data.files import replacing
 from data.instances import Shard
-from data.refresh.assign import copy_to, file_list
+from data.refresh.scratch import copy_to, file_list
 
 STAGES = ("read", "clean", "filter", "guard", "deduplicate", "boilerplate", "instances")
 UNITS = ("documents", "characters")

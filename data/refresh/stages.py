@@ -30,20 +30,14 @@ from data.catalog import (
 )
 from data.files import sync, sync_all
 from data.instances import Shard, is_readable, write_similar_words
-from data.refresh.assign import (
-    Division,
-    assign,
-    connect,
-    current_index,
-    drop_repeated,
-    interruptible,
-    list_documents,
-)
+from data.refresh.assign import Division, assign
 from data.refresh.build import Piece, build_shard, read_pieces, segmenter
+from data.refresh.fates import current_index, drop_repeated, list_documents
 from data.refresh.funnel import funnel_rows, order_rows, write_index
 from data.refresh.plan import Plan, SourceFile
 from data.refresh.read import read_source
 from data.refresh.result import RefreshResult, result_of
+from data.refresh.scratch import connect, interruptible
 from data.segmentation import Word, discover_words, train_similar_words, write_dictionary
 from data.storage import size_and_digest
 from data.tokenization import load_tokenizer

@@ -1,18 +1,12 @@
-"""Which documents are used, and how DuckDB is interrupted meanwhile."""
+"""Which documents are used."""
 
-import os
 import random
-import signal
-import threading
 
-import duckdb
 import pyarrow.parquet as pq
 import pytest
 
 from data.refresh import divide, plan_refresh, read_batch
-from data.refresh.assign import connect, interruptible
 from tests.corpora import refresh_here, refresh_settings, texts_of, write_jsonl
-from tests.workers import PreloadedContext
 
 FOOTER = "本网站所有内容均为转载，版权归原作者所有，如有侵权请联系删除。"
 
@@ -49,45 +43,3 @@ def test_near_copies_are_decided_once_and_again_when_their_original_is_gone(tmp_
     assert kept("ab") == sorted([first, second])
     assert kept("abc") == sorted([first, second])
     assert kept("bc") == sorted([first[:-2], second])
-
-
-class Ended(BaseException):
-    pass
-
-
-def end_queries(folder, results):
-    """Interrupt long queries by signals; send True for all that holds."""
-
-    def raise_ended(number, frame):
-        raise Ended(number)
-
-    def end(number):
-        # Prefect takes a termination for a cancellation only while the handler is its own
-        results.send(signal.getsignal(number) is raise_ended)
-        os.kill(os.getpid(), number)
-
-    query = "select sum(a.range * b.range) from range(1000000) a, range(1000000) b"
-    # DuckDB lets either of its threads do the work
-    for number in 4 * [signal.SIGINT, signal.SIGTERM]:
-        signal.signal(number, raise_ended)
-        try:
-            with connect(folder, 2) as db:
-                threading.Timer(0.2, end, [number]).start()
-                interruptible(db, lambda: db.execute(query))
-        except Ended as ended:
-            results.send(ended.args == (number,))
-
-
-def test_a_signal_ends_a_query_in_whichever_thread_it_runs(tmp_path):
-    context = PreloadedContext()
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=end_queries, args=(tmp_path, sender))
-    process.start()
-    process.join(60)
-    assert process.exitcode == 0
-    assert [receiver.recv() for _ in range(16)] == 16 * [True]
-
-
-def test_an_error_of_a_query_stays_as_it_is(tmp_path):
-    with pytest.raises(duckdb.CatalogException, match="missing"), connect(tmp_path, 1) as db:
-        interruptible(db, lambda: db.execute("from missing"))

@@ -1,0 +1,56 @@
+"""The scratch database of a refresh: DuckDB over the staged files, which spills beside them if it must."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import TypeVar
+
+import duckdb
+
+from data.catalog import quoted
+
+T = TypeVar("T")
+_MEMORY = "400MB"
+
+
+def connect(staging: Path, threads: int) -> duckdb.DuckDBPyConnection:
+    """Open an in-memory database that spills beside the staged files; results do not depend on threads."""
+    staging.mkdir(parents=True, exist_ok=True)
+    spill = str(staging / "duckdb")
+    return duckdb.connect(config={"temp_directory": spill, "memory_limit": _MEMORY, "threads": threads})
+
+
+def interruptible(db: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
+    """Return what `work` does; an exception that a signal raises meanwhile, such as KeyboardInterrupt, ends
+    its query of `db`.
+
+    The work runs in another thread: in this one DuckDB would replace the exception, and wait for its own
+    threads, which finish their part unless the connection is interrupted.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
+        try:
+            return working.result()
+        finally:
+            while not working.done():
+                db.interrupt()
+                wait([working], 0.1)  # again: it may have been between two queries
+
+
+def file_list(paths: Sequence[Path | str]) -> str:
+    """Write paths as an SQL list."""
+    return "[" + ", ".join(quoted(str(path)) for path in paths) + "]"
+
+
+def distinct(db: duckdb.DuckDBPyConnection, column: str, rows: str) -> list[int]:
+    """List the numbers in a column, ascending."""
+    query = f"select distinct {column} from {rows} order by {column}"
+    return [number for (number,) in db.execute(query).fetchall()]
+
+
+def copy_to(db: duckdb.DuckDBPyConnection, select: str, path: Path) -> int:
+    """Write the rows of a query to a Parquet file; return how many there are."""
+    ((count,),) = db.execute(f"copy ({select}) to {quoted(str(path))} (format parquet)").fetchall()
+    return count
