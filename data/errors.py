@@ -47,7 +47,7 @@ class UserError(ValueError):
 
 
 class InputError(UserError):
-    """An input that cannot be used, found before any work started."""
+    """An input that cannot be used, found before any work starts if it can be known then."""
 
 
 class ConfigError(UserError):

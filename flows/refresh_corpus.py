@@ -34,7 +34,9 @@ def describe(outcome: RefreshOutcome | Changes) -> str:
     if isinstance(outcome, Changes):
         return refresh.describe_changes(outcome)
     if not outcome.result.is_new:
-        return "\n".join([refresh.describe_standing(outcome.result), *refresh.describe_words(outcome.result)])
+        return "\n".join(
+            [refresh.describe_unchanged(outcome.result), *refresh.describe_words(outcome.result)]
+        )
     lines = refresh.describe_new(outcome.result)
     if outcome.drift:
         lines.append(describe_drift(outcome.drift))

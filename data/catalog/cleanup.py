@@ -93,7 +93,7 @@ def remove_corpus(workspace: Workspace, corpus: str) -> list[str]:
     Models and reports made from it stay. Returns the runs that were pretrained on it. Raises InputError if
     there is no such corpus, or it is being refreshed or trained on.
     """
-    with locked(workspace, corpus), ExitStack() as trainings:
+    with sole_writer(workspace, corpus), ExitStack() as trainings:
         with read_catalog(workspace) as db:
             require_version(db, corpus)
             read = versions_read(db)
@@ -119,7 +119,7 @@ def list_corpora(workspace: Workspace) -> list[str]:
 
 def compact(workspace: Workspace, corpus: str) -> Version | None:
     """Merge neighbouring shards of under half the usual size into a new version; None if there are none."""
-    with locked(workspace, corpus):
+    with sole_writer(workspace, corpus):
         with read_catalog(workspace) as db:
             version = require_version(db, corpus)
             shards = version_shards(db, version)
@@ -165,7 +165,9 @@ def _concatenated(paths: Sequence[Path]) -> pa.Table:
 
 
 @contextmanager
-def locked(workspace: Workspace, corpus: str, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
+def sole_writer(
+    workspace: Workspace, corpus: str, on_wait: Callable[[str], None] | None = None
+) -> Iterator[None]:
     """Hold the `corpus_lock`, and first remove the unfinished and uncommitted files of a killed refresh."""
     check_name(corpus, "corpus")  # it becomes a folder's
     with corpus_lock(workspace, corpus, on_wait):

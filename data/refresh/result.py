@@ -81,7 +81,7 @@ def _counts(funnel: Sequence[FunnelRow], unit: str) -> tuple[tuple[str, int], ..
     return tuple(sorted(counts, key=lambda pair: -pair[1]))
 
 
-def standing(plan: Plan) -> RefreshResult | None:
+def unchanged_version(plan: Plan) -> RefreshResult | None:
     """Return the current version if sources, recipe and its files are unchanged; None if there is work."""
     current, root = plan.current, plan.workspace.root
     # the order of the sources decides which of two duplicates is the first
@@ -98,7 +98,7 @@ def standing(plan: Plan) -> RefreshResult | None:
     return result_of(plan, current, len(plan.current_shards))
 
 
-def describe_standing(result: RefreshResult) -> str:
+def describe_unchanged(result: RefreshResult) -> str:
     """Tell a person that nothing changed."""
     return f"nothing changed: {result.corpus} version {result.version} is still current ({_sizes(result)})"
 

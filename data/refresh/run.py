@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from tqdm import tqdm
 
-from data.catalog import locked
+from data.catalog import sole_writer
 from data.instances import OBJECTIVES
 from data.refresh.batches import Batch, building_batches, reading_batches
 from data.refresh.gates import check_quality
@@ -114,7 +114,7 @@ def refresh(
 
 def _run(plan: Plan, runner: Runner, on_wait: Callable[[str], None] | None) -> RefreshResult:
     settings, corpus = plan.settings, plan.settings.corpus
-    with locked(plan.workspace, corpus, on_wait):
+    with sole_writer(plan.workspace, corpus, on_wait):
         plan = renew(plan)
         # what a batch needs does not grow with the corpus
         small = replace(plan, files=(), current_sources=(), current_shards=())

@@ -36,10 +36,10 @@ from data.refresh import (
     Plan,
     RefreshResult,
     describe_changes,
-    describe_standing,
+    describe_unchanged,
     plan_refresh,
     preview,
-    standing,
+    unchanged_version,
 )
 from data.sources import find_files
 from data.tokenization import encode_alike, find_tokenizer, load_tokenizer
@@ -106,8 +106,8 @@ def plan_refreshing(options: RefreshOptions) -> RefreshPlan | Answer:
                 f"drift.pretrain_if: no checkpoint of a completed pretraining on {settings.corpus} to start "
                 "from: run continued-pretraining once"
             )
-    if result := standing(plan):
-        return Answer(describe_standing(result), RefreshOutcome(result))
+    if result := unchanged_version(plan):
+        return Answer(describe_unchanged(result), RefreshOutcome(result))
     return RefreshPlan(plan, event_if, pretrain_if)
 
 

@@ -34,7 +34,7 @@ from flows.orchestration.lifecycle import (
     finish_overlooked_cancels,
     settle_runs_of_before,
 )
-from flows.orchestration.serve import say
+from flows.orchestration.serve import show
 from flows.orchestration.servers import ROOT, STOP_SECONDS
 
 SETTLE_SECONDS = 30
@@ -123,9 +123,9 @@ def announce() -> None:
             name = f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
             off = (one.slug or one.id for one in deployment.schedules if not one.active)
             for schedule in off:
-                say(f"schedule {schedule} of {name} is not active: activate it in the UI (Deployments)")
+                show(f"schedule {schedule} of {name} is not active: activate it in the UI (Deployments)")
     api = os.environ["PREFECT_API_URL"]
-    say(
+    show(
         f"jixu is served at {api.removesuffix('/api')} (Ctrl-C stops it); in other shells:\n"
         f"  export PREFECT_API_URL={api}"
     )

@@ -144,7 +144,7 @@ class Services:
 
     def run(self) -> None:
         """Run both until asked to stop. Raise InputError if one does not start, or ends too often."""
-        say("starting Prefect's server")
+        show("starting Prefect's server")
         address = address_file(self.workspace.root)
         try:
             self.keep("server")
@@ -153,7 +153,7 @@ class Services:
             while not self.stopping.wait(0.2):
                 self.keep("server")
                 self.keep("runner")
-            say("stopping")
+            show("stopping")
             self.stop_runner()
         except InputError:
             self.listener.close()  # no server will answer what waits there
@@ -194,10 +194,10 @@ class Services:
             raise InputError(
                 f"the {name} ended once more, after {MOST_RESTARTS} restarts in ten minutes: {self.log}"
             )
-        say(f"the {name} ended by itself: starting it again")
+        show(f"the {name} ended by itself: starting it again")
 
 
-def say(text: str) -> None:
+def show(text: str) -> None:
     """Print it, unless the terminal was closed, which is no reason to stop halfway."""
     with suppress(OSError):
         print(text, flush=True)

@@ -85,7 +85,7 @@ def _record_failure(plan: PretrainingPlan) -> None:
     checkpoints, state = _known_checkpoints(plan), TrainerState()
     if checkpoints:
         state = read_trainer_state(checkpoint_folder(plan.settings.run_folder, max(checkpoints)))
-    _record(plan, state, failure.status, checkpoints, error=failure.reason)
+    _record(plan, state, failure.status, checkpoints, failure.reason)
 
 
 def _known_checkpoints(plan: PretrainingPlan) -> dict[int, CheckpointRow]:
@@ -99,7 +99,7 @@ def _record(
     state: TrainerState,
     status: str,
     checkpoints: Mapping[int, CheckpointRow],
-    **more: str,
+    error: str | None = None,
 ) -> None:
     record_run(
         plan.workspace,
@@ -111,7 +111,7 @@ def _record(
         status=status,
         steps=state.step,
         tokens=state.tokens,
-        metrics={**_measured(state), **more},
+        metrics={**_measured(state), **({"error": error} if error else {})},
         checkpoints=[c for c in checkpoints.values() if (plan.workspace.root / c.path).is_dir()],
     )
 

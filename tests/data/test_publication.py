@@ -14,7 +14,7 @@ from data.catalog import CatalogLost, read_catalog, require_version
 from data.errors import InputError
 from data.locks import writer_lock
 from data.publication import KEPT_MANIFESTS, publish, pull, working_copy
-from data.refresh import plan_refresh, standing
+from data.refresh import plan_refresh, unchanged_version
 from data.storage import RemoteFolder
 from data.terminal import run_app
 from data.workspace import Workspace
@@ -123,7 +123,7 @@ def test_what_a_config_says_about_words_goes_along_and_counts_as_the_recipe(url,
     refresh_here(settings)
     before = tokens(tmp_path / "one")
     (folder / "tokenizer_config.json").write_text(json.dumps({"domain_terms": ["茶叶"]}))
-    assert standing(plan_refresh(settings)) is None
+    assert unchanged_version(plan_refresh(settings)) is None
     changed = refresh_here(settings)
     assert changed.is_new and tokens(tmp_path / "one") != before
     send(url, tmp_path / "one")

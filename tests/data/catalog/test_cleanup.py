@@ -7,11 +7,11 @@ import pytest
 from data.catalog import (
     collect_garbage,
     compact,
-    locked,
     never_trained_share,
     read_catalog,
     record_run,
     remove_corpus,
+    sole_writer,
 )
 from data.errors import InputError
 from data.instances import verify
@@ -114,7 +114,7 @@ def test_small_shards_are_merged_and_nothing_else_changes(settings, monkeypatch)
 
 def test_a_corpus_that_is_being_refreshed_is_left_alone(settings):
     place = Workspace(settings.workspace)
-    with locked(place, "tea"):
+    with sole_writer(place, "tea"):
         for work in (lambda: collect_garbage(place, keep=1), lambda: compact(place, "tea")):
             with pytest.raises(InputError, match="another process"):
                 work()
@@ -123,7 +123,7 @@ def test_a_corpus_that_is_being_refreshed_is_left_alone(settings):
 def test_a_running_first_refresh_is_left_alone(settings):
     place = Workspace(settings.workspace)
     new = replace(settings, corpus="new")
-    with locked(place, "new"):
+    with sole_writer(place, "new"):
         made = build_without_commit(new)
         with pytest.raises(InputError, match="'new' is being refreshed by another process"):
             collect_garbage(place, keep=1)
@@ -134,7 +134,7 @@ def test_a_running_first_refresh_is_left_alone(settings):
 def test_a_corpus_begun_after_the_listing_is_left_alone(settings, monkeypatch):
     place = Workspace(settings.workspace)
     monkeypatch.setattr("data.catalog.cleanup.list_corpora", lambda workspace: ["tea"])
-    with locked(place, "new"):
+    with sole_writer(place, "new"):
         made = build_without_commit(replace(settings, corpus="new"))
         assert collect_garbage(place, keep=1).files == ()
         assert commit(*made).documents
@@ -149,7 +149,7 @@ def test_files_of_a_killed_refresh_are_removed_when_the_next_begins(settings):
     write_jsonl(Path(settings.source[0]) / "next.jsonl", "茶要慢慢喝。水要慢慢烧。")
     build_without_commit(settings)  # no lock, as after a killed process
     assert files(settings.workspace) > before
-    with locked(Workspace(settings.workspace), "tea"):
+    with sole_writer(Workspace(settings.workspace), "tea"):
         assert files(settings.workspace) == before
 
 
@@ -157,7 +157,7 @@ def test_files_of_a_killed_first_refresh_are_removed_too(tmp_path):
     left = tmp_path / "shards/tea/0000000000000000.parquet"
     left.parent.mkdir(parents=True)
     left.write_bytes(b"left")
-    with locked(Workspace(tmp_path), "tea"):
+    with sole_writer(Workspace(tmp_path), "tea"):
         assert not left.exists()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from data.catalog import collect_garbage, locked, open_workspace, read_catalog, write_catalog
+from data.catalog import collect_garbage, open_workspace, read_catalog, sole_writer, write_catalog
 from data.cleaning import QualityRules
 from data.errors import InputError
 from data.files import sha256
@@ -23,12 +23,12 @@ from data.refresh import (
     InstanceRules,
     MaskingRules,
     describe_changes,
-    describe_standing,
+    describe_unchanged,
     plan_refresh,
     preview,
     read_batch,
     refresh,
-    standing,
+    unchanged_version,
 )
 from data.refresh.result import describe_left_out
 from data.workers import worker_pool
@@ -119,30 +119,30 @@ def test_a_sentencepiece_vocabulary_works_as_well(settings, tmp_path, samples):
 
 
 def test_a_version_stands_while_its_sources_and_files_are_as_they_were(settings, source):
-    assert standing(plan_refresh(settings)) is None
+    assert unchanged_version(plan_refresh(settings)) is None
     made, again = refresh_here(settings), refresh_here(settings)
     assert made.is_new and not again.is_new and (again.version, again.new_shards) == (1, 0)
-    found = standing(plan_refresh(settings))
+    found = unchanged_version(plan_refresh(settings))
     assert (found.version, found.is_new, found.tokens) == (1, False, made.tokens) and "is still current" in (
-        describe_standing(found)
+        describe_unchanged(found)
     )
-    assert standing(plan_refresh(replace(settings, masking=MaskingRules(max_ngram=1)))) is None
+    assert unchanged_version(plan_refresh(replace(settings, masking=MaskingRules(max_ngram=1)))) is None
     one, two = sorted(map(str, source.iterdir()))
     other = plan_refresh(replace(settings, source=(two, one)))
-    assert standing(other) is None and "in another order" in describe_changes(preview(other))
+    assert unchanged_version(other) is None and "in another order" in describe_changes(preview(other))
     kept = Path(one).read_bytes()
     Path(one).write_bytes(kept + b"\n")
-    assert standing(plan_refresh(settings)) is None
+    assert unchanged_version(plan_refresh(settings)) is None
     Path(one).write_bytes(kept)
-    assert standing(plan_refresh(settings))
+    assert unchanged_version(plan_refresh(settings))
     next((settings.workspace / "shards").rglob("*.parquet")).unlink()
-    assert standing(plan_refresh(settings)) is None
+    assert unchanged_version(plan_refresh(settings)) is None
 
 
 def test_a_workspace_within_a_source_is_not_read(settings, source):
     settings = replace(settings, workspace=source / "w")
     first = refresh_here(settings)
-    assert standing(plan_refresh(settings)) and not refresh_here(settings).is_new
+    assert unchanged_version(plan_refresh(settings)) and not refresh_here(settings).is_new
     within = source / "w" / "raw"
     shutil.copytree(source, within, ignore=shutil.ignore_patterns("w"))
     named = refresh_here(replace(settings, source=(str(within),), corpus="within"))
@@ -247,7 +247,7 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_written(settin
 
 
 def test_a_second_refresh_of_a_corpus_at_once_is_refused(settings):
-    with locked(Workspace(settings.workspace), "茶"), pytest.raises(InputError, match="another process"):
+    with sole_writer(Workspace(settings.workspace), "茶"), pytest.raises(InputError, match="another process"):
         refresh_here(settings)
 
 

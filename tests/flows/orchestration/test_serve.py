@@ -16,7 +16,7 @@ from prefect.client.schemas.schedules import CronSchedule
 from data.errors import InputError
 from flows.orchestration.automations import LOST
 from flows.orchestration.runner import load_deployments
-from flows.orchestration.serve import environment, listen, say
+from flows.orchestration.serve import environment, listen, show
 from flows.orchestration.servers import ROOT, STOP_SECONDS, wait_for_server
 from tests.commands import refused, run_here
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
@@ -64,7 +64,7 @@ def test_a_closed_terminal_is_no_reason_to_stop(monkeypatch):
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
         monkeypatch.setattr("sys.stdout", closed)
-        say("stopping")
+        show("stopping")
         monkeypatch.undo()
         with open(os.devnull, "w") as nowhere:  # for what is left in its buffer
             os.dup2(nowhere.fileno(), writer)
