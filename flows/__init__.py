@@ -1,4 +1,4 @@
-"""Prefect orchestration of the four jobs, and their commands. Thin: the work is in `data` and `albert`."""
+"""Prefect orchestration of the jobs, and their commands. Thin: the work is in `data` and `albert`."""
 
 import os
 

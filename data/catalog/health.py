@@ -71,8 +71,8 @@ def examine(workspace: Workspace) -> Health:
 def restore(workspace: Workspace) -> list[str]:
     """Put its copy in place of a lost catalog; return the current versions in it.
 
-    A damaged catalog stays beside it as catalog.damaged. Raises InputError, and
-    changes nothing, if there is no copy or it is damaged too.
+    A damaged catalog stays beside it as catalog.damaged. Raises InputError, and changes nothing, if there is
+    no copy or it is damaged too.
     """
     copy = Workspace(workspace.catalog_copy.parent)
     mend = "refresh the corpora into a new workspace"

@@ -115,7 +115,7 @@ class Lineage:
 def lineages(
     db: duckdb.DuckDBPyConnection, workspace: Workspace, checkpoint: Path, seen: frozenset[Path] = frozenset()
 ) -> list[Lineage]:
-    """The pretraining runs of this workspace behind a checkpoint; of an average, a lineage for each part.
+    """Trace a checkpoint through the workspace's pretraining runs; of an average, one lineage a part.
 
     `seen` are the checkpoints on the way here.
     """
@@ -137,20 +137,20 @@ def lineages(
 
 
 def versions_read(db: duckdb.DuckDBPyConnection) -> dict[str, set[tuple[str, int | None]]]:
-    """The versions of corpora that each pretraining run has read, those mixed in among them."""
+    """List the corpora and versions that each pretraining run has read, mixed-in ones included."""
     rows = db.execute("select run, corpus, version, settings from pretraining_runs order by run").fetchall()
     return {run: {(corpus, version), *_others(db, text)} for run, corpus, version, text in rows}
 
 
 def _others(db: duckdb.DuckDBPyConnection, settings: str) -> list[tuple[str, int | None]]:
-    """The versions of the corpora that a run with these settings reads besides its own."""
+    """List the corpora and versions that a run with these settings reads besides its own."""
     given = json.loads(settings)
     others = [*given.get("mix", ()), *filter(None, [given.get("then")])]
     return [(one["name"], _version_of(db, one["name"], one.get("shards", ()))) for one in others]
 
 
 def _version_of(db: duckdb.DuckDBPyConnection, name: str, shards: Sequence[str]) -> int | None:
-    """The newest version of a corpus that is made of these shards; None if it was removed."""
+    """Find the newest version of a corpus that is made of these shards; None if it was removed."""
     paths = [f"shards/{name}/{Path(shard).name}" for shard in shards]
     query = """
         select max(version) from (
@@ -162,7 +162,7 @@ def _version_of(db: duckdb.DuckDBPyConnection, name: str, shards: Sequence[str])
 
 
 def _made_from(checkpoint: Path) -> list[str]:
-    """The checkpoints that an average, a converted copy or a fine-tuned model was made from."""
+    """Read which checkpoints an average, a converted copy or a fine-tuned model was made from."""
     try:
         return list(json.loads((checkpoint / MADE_FROM_FILE).read_text(encoding="utf-8"))["checkpoints"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -170,7 +170,7 @@ def _made_from(checkpoint: Path) -> list[str]:
 
 
 def _run_of(workspace: Workspace, checkpoint: Path) -> str | None:
-    """The run whose folder a checkpoint is, or lies in; by the end of its path if the workspace was moved."""
+    """Find the run whose folder a checkpoint is or lies in; by its path's end if the workspace was moved."""
     if not checkpoint.exists() and checkpoint.parts[-3:-2] == ("models",):
         return checkpoint.parts[-2]
     models = workspace.model("").resolve()

@@ -59,7 +59,7 @@ def list_documents(db: duckdb.DuckDBPyConnection, plan: Plan, listings: Sequence
 
 
 def current_index(plan: Plan) -> Path | None:
-    """The current version's list of documents; None without one, or if it is lost and all is built again.
+    """Find the current version's list of documents; None if there is none, or all is built as it is lost.
 
     Raises InputError if it is lost otherwise.
     """

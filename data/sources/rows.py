@@ -170,7 +170,7 @@ def _tsv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:
 
 
 def delimiter_of(header: str) -> str:
-    """The sign between a CSV's columns; Excel puts semicolons or tabs in place of commas in some countries.
+    """Find the sign between a CSV's columns; in some countries Excel writes semicolons or tabs, not commas.
 
     >>> delimiter_of("id;text")
     ';'

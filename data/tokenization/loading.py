@@ -87,7 +87,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def tokenizer_digest(path: Path) -> str:
-    """The sha256 of a vocabulary file, with what a tokenizer_config.json beside it changes."""
+    """Hash a vocabulary file, with what a tokenizer_config.json beside it changes."""
     config = _tokenizer_config(path.parent / TOKENIZER_CONFIG)
     changed = {name: config[name] for name, usual in _RULES.items() if config.get(name, usual) != usual}
     digest = sha256(path)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def repeat_command() -> str:
-    """The command that would do this again; for a deployment's run, with what it was given."""
+    """Return the command that does the same again; of a deployment's run, with its parameters."""
     if command := os.environ.get("JIXU_COMMAND"):
         return command
     flow_run = FlowRunContext.get()
@@ -64,7 +64,7 @@ def repeat_command() -> str:
 
 
 def file_checksums(*paths: Path | str | None) -> dict[str, str]:
-    """sha256 by file, of those that are given."""
+    """Return the sha256 of each file by its path; None is left out."""
     return {str(path): sha256(Path(path)) for path in paths if path}
 
 
@@ -79,7 +79,7 @@ def artifact_key(kind: str, name: str) -> str:
 
 
 def begin_progress(name: str, description: str) -> Callable[[float], None]:
-    """A bar on the run's page; returns what moves it, to a share of the work from 0 to 1."""
+    """Show a progress bar on the run's page; returns a function that moves it to a share from 0 to 1."""
     artifact: Any = create_progress_artifact(0.0, artifact_key("progress", name), description)
     shown, at = 0, time.monotonic()
 

@@ -23,7 +23,7 @@ def log(text: str, level: int = logging.INFO) -> None:
 
 
 def say(text: str) -> None:
-    """The same for what a person is to know at once: a command prints it on stderr."""
+    """Tell a person at once: in the log of a deployment's run, or on a command's stderr."""
     log(text)
     if not is_deployed():
         print(text, file=sys.stderr, flush=True)

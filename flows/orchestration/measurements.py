@@ -48,7 +48,7 @@ Corpora = tuple[tuple[str, int | None], ...]  # names and versions; None: the ne
 def measure_model(
     model: ModelRuns, workspace: Workspace, reference: CorporaOptions, corpora: Corpora
 ) -> ModelRuns:
-    """The runs of a model with what else there is to measure of its first checkpoint.
+    """Add the cost, the knowledge and the contamination of a model's first checkpoint to its runs.
 
     `reference` are the corpora to measure it on, `corpora` those it was pretrained on.
     """
@@ -71,8 +71,8 @@ def measure_model(
 
 
 def added_mlm_loss(workspace: Workspace, corpus: str, checkpoint: Path) -> float | None:
-    """By how many nats the documents that the newest version added are harder for a checkpoint than the older
-    ones; None where it cannot read them.
+    """Measure how many nats a token the newest version's added documents are harder for a checkpoint than the
+    older ones; None if it cannot read them.
     """
     with TemporaryDirectory() as folder, Statistics(workspace) as statistics:
         added, older = measure_mlm_losses(checkpoint, sample_shards(statistics, corpus, Path(folder)))
@@ -121,7 +121,7 @@ def _is_searched(corpus: CorpusRead, options: CorporaOptions) -> bool:
 def contamination(
     rows: Rows, workspace: Workspace, corpus: str, split: str, version: int | None = None
 ) -> Contamination:
-    """Which texts of a split a version of a corpus holds, by default the newest."""
+    """Count the texts of a split that a version of a corpus holds, by default the newest."""
     with read_catalog(workspace) as db:
         version = require_version(db, corpus, version).version
     leak = _leak(rows, workspace, corpus, version)
@@ -138,8 +138,8 @@ def contamination(
 
 @lru_cache(maxsize=32)
 def _leak(rows: Rows, workspace: Workspace, corpus: str, version: int) -> Leak:
-    """The texts that a corpus holds, searched once in a run. They are cleaned as the corpus was: otherwise it
-    would look free of those that cleaning changed.
+    """Find the texts that a version holds. They are cleaned as it was: otherwise it would look free of those
+    that cleaning changed.
     """
     with Statistics(workspace) as statistics:
         recipe: Any = version_recipe(statistics.db, corpus, version)
@@ -149,7 +149,7 @@ def _leak(rows: Rows, workspace: Workspace, corpus: str, version: int) -> Leak:
 
 
 def find_held_out(workspace: Workspace, corpus: str | None, checkpoint: Path) -> HeldOut | None:
-    """None where the corpus is made of another vocabulary than the checkpoint's: its ids are other words."""
+    """Find the shards and the held-out share of a corpus; None if a checkpoint's ids mean other words."""
     if corpus is None:
         return None
     with read_catalog(workspace) as db:

@@ -146,9 +146,9 @@ def plan_pretraining(options: PretrainingOptions) -> PretrainingPlan:
 
 
 def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
-    """A run on the corpora's current versions; by default its name is made from its settings.
+    """Make the plan of a run on the current versions of its corpora; its name by default tells its settings.
 
-    One that was begun on older versions of its corpora and did not end or has no report goes on with those.
+    A run that began on older versions goes on with those while it is unfinished or has no report.
     """
     from albert.pretraining import SETTINGS_FILE, PretrainSettings, TrainingOptions, read_settings
 
@@ -187,7 +187,7 @@ def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
 
 
 def _settled_name(options: PretrainingOptions, place: Workspace) -> str:
-    """A run's start, and a digest of all that changes the weights but for the corpus's version."""
+    """Name a run by its start and a digest of all that changes the weights except the corpus's version."""
     from albert.pretraining import FREE_TO_CHANGE
 
     start = Path(options.init)
@@ -209,7 +209,7 @@ def _settled_name(options: PretrainingOptions, place: Workspace) -> str:
 def _corpus_shards(
     place: Workspace, corpus: str, at_most: int | None = None
 ) -> tuple[Version, tuple[Path, ...]]:
-    """The current version of a corpus, or one of before, and its shards. Raises InputError if one is gone."""
+    """Find the current or an older version of a corpus, and its shards. Raises InputError if one is gone."""
     with read_catalog(place) as db:
         version = require_version(db, corpus, at_most)
         shards = version_shards(db, version)
@@ -223,7 +223,7 @@ def _corpus_shards(
 
 
 def _second_corpus(place: Workspace, text: str, first: Version, kept: Sequence[Corpus]) -> Corpus:
-    """The corpus that NAME:SHARE names, as `kept` has it if its shards are still there. Raises InputError
+    """Find the corpus that NAME:SHARE names, as in `kept` if its shards are still there. Raises InputError
     unless it has the first one's vocabulary.
     """
     from albert.pretraining import Corpus

@@ -32,7 +32,7 @@ QUIET = {
 
 
 def server_version() -> str | None:
-    """Return its version of Prefect, or None without a URL. Raise InputError if it cannot be used."""
+    """Return the version of the server at PREFECT_API_URL, or None. Raise InputError if it cannot be used."""
     url = os.environ.get("PREFECT_API_URL")
     if not url:
         return None
