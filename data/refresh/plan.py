@@ -131,24 +131,22 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
 
 def _without_idle_options(settings: RefreshSettings) -> RefreshSettings:
     """Set options that have no effect beside the others to their defaults: changing one rebuilds nothing."""
-    no_guard, quality = not settings.guard.files, settings.quality
-    idle = {
-        "masking": {"max_ngram": settings.objective != "albert"},
-        "instances": {"sop": not OBJECTIVES[settings.objective].sentence_order},
-        "quality": {
-            "max_boilerplate": not quality.boilerplate_documents,
-            "max_blocked": not quality.blocklist,
-        },
-        "duplicates": {"ngram": settings.duplicates.near is None},
+    quality, has_guard = settings.quality, bool(settings.guard.files)
+    idle = (
+        ("masking", "max_ngram", settings.objective != "albert"),
+        ("instances", "sop", not OBJECTIVES[settings.objective].sentence_order),
+        ("quality", "max_boilerplate", not quality.boilerplate_documents),
+        ("quality", "max_blocked", not quality.blocklist),
+        ("duplicates", "ngram", settings.duplicates.near is None),
         # its share also decides which evaluation texts a report finds in the corpus
-        "guard": {"ngram": no_guard, "action": no_guard},
-    }
-    changes = {}
-    for name, options in idle.items():
-        group = getattr(settings, name)
-        defaults = type(group)()
-        changes[name] = replace(group, **{one: getattr(defaults, one) for one in options if options[one]})
-    return replace(settings, **changes)
+        ("guard", "ngram", not has_guard),
+        ("guard", "action", not has_guard),
+    )
+    for group, name, is_idle in idle:
+        if is_idle:
+            rules = getattr(settings, group)
+            settings = replace(settings, **{group: replace(rules, **{name: getattr(type(rules)(), name)})})
+    return settings
 
 
 def renew(plan: Plan) -> Plan:
