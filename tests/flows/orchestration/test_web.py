@@ -12,14 +12,16 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from flows.orchestration.web import Reports
 from tests.flows.serving import wait_until
 
 
 @contextmanager
-def shown(reports):
+def shown(reports, password=None):
     """The port of a web server with reports in its folder /reports."""
-    web = Starlette(routes=[Mount("/reports", reports)])
+    # takes three seconds to import, and every worker of pytest imports every file of tests
+    from flows.orchestration.web import Reports
+
+    web = Starlette(routes=[Mount("/reports", Reports(reports, password))])
     server = uvicorn.Server(uvicorn.Config(web, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -53,7 +55,7 @@ def reports(tmp_path):
 
 
 def test_a_page_is_shown_without_scripts_and_nothing_outside_the_folder_is(reports):
-    with shown(Reports(reports, None)) as port:
+    with shown(reports) as port:
         for path in ("/reports/%E8%8C%B6/index.html", "/reports/%E8%8C%B6/"):
             status, headers, text = ask(port, path)
             assert (status, text) == (200, "<title>茶</title>")
@@ -72,7 +74,7 @@ def test_the_reports_are_listed_the_newest_first(reports):
     odd.parent.mkdir()
     odd.write_text("odd", encoding="utf-8")
     os.utime(odd, (0, 0))
-    with shown(Reports(reports, None)) as port:
+    with shown(reports) as port:
         status, headers, text = ask(port, "/reports/")
         assert status == 200 and headers["content-security-policy"] == "sandbox"
         links = re.findall('<a href="(.+?)">(.+?)</a>', text)
@@ -82,7 +84,7 @@ def test_the_reports_are_listed_the_newest_first(reports):
 
 
 def test_a_password_is_asked_for(reports):
-    with shown(Reports(reports, "tea:pot")) as port:
+    with shown(reports, "tea:pot") as port:
         page = "/reports/%E8%8C%B6/"
         for wrong in (None, "tea:", "tea:pots", "茶:pot"):
             for path in (page, "/reports/"):
