@@ -148,7 +148,9 @@ def test_stopped_while_it_starts_it_leaves_no_process(workspace, number, parts):
 
 
 @pytest.mark.slow
-def test_runs_lost_in_a_power_failure_are_marked_and_their_slots_are_free(workspace, given):
+def test_runs_lost_in_a_power_failure_are_marked_and_free_their_slots_and_a_second_ctrl_c_leaves_no_process(
+    workspace, given
+):
     quick = {"PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT2S"}
     with Server(workspace, free_port(), **quick) as server:
         assert "schedule weekly of refresh-corpus/law-weekly is not active" in server.log()
@@ -159,20 +161,11 @@ def test_runs_lost_in_a_power_failure_are_marked_and_their_slots_are_free(worksp
             kill_all_of(server)
     locked = FileLock(server.workspace / "locks" / "catalog.lock")
     with Server(workspace, free_port(), **quick) as server, locked:
-        stopped = server.begin("refresh-corpus/default", **given)
+        run = server.begin("refresh-corpus/default", **given)
         name, message = server.wait_for_end(lost)
         assert name == "Crashed" and "The process of this run is gone" in message
         wait_until(lambda: not server.ask("/task_runs/count", tasks_of(lost, "RUNNING")), server.log)
         # the lost run's slot of the deployment is free
-        server.wait_for_state(stopped, "Running")
-        assert server.stop() == 0, server.log()
-    assert server.recorded_states()[stopped] == "Cancelled"
-
-
-@pytest.mark.slow
-def test_a_second_ctrl_c_leaves_no_process_of_a_run(workspace, given):
-    with Server(workspace, free_port()) as server, FileLock(workspace / "locks" / "catalog.lock"):
-        run = server.begin("refresh-corpus/default", **given)
         server.wait_for_state(run, "Running")
         begun = psutil.Process(server.process.pid).children(recursive=True)
         server.process.send_signal(signal.SIGINT)
