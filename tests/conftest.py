@@ -57,8 +57,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the flows: their files take longest, and a file is tested by one worker."""
-    items.sort(key=lambda item: "flows" not in item.path.parts)
+    """Begin with the flows, which take longest, and end with what is quick: a worker tests whole files."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: ("flows" not in item.path.parts, item.path not in slow))
 
 
 @pytest.fixture(scope="session")
