@@ -16,6 +16,9 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before the first import of a kernel
 os.environ.pop("PREFECT_API_URL", None)
 os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="jixu-prefect-")
+# the databases of tests/flows/serving.py have the types of blocks already
+os.environ["PREFECT_API_BLOCKS_REGISTER_ON_START"] = "false"
+os.environ["PREFECT_MEMOIZE_BLOCK_AUTO_REGISTRATION"] = "false"
 os.environ["XDG_STATE_HOME"] = os.path.join(os.environ["PREFECT_HOME"], "state")
 os.environ["JIXU_WORKSPACE"] = os.path.join(os.environ["PREFECT_HOME"], "no-workspace")
 

@@ -26,17 +26,27 @@ from data.workspace import Workspace, state_folder
 from tests import ROOT
 
 DEADLINE = 400  # seconds to wait for anything: the machine may be busy
-TABLES = """
+PREPARE = """
 import asyncio
 from prefect.server.database import provide_database_interface
-asyncio.run(provide_database_interface().create_db())
+from prefect.server.models.block_registration import run_block_auto_registration
+
+async def prepare():
+    database = provide_database_interface()
+    await database.create_db()
+    async with await database.session() as session:
+        await run_block_auto_registration(session=session)
+
+asyncio.run(prepare())
 """
 FINAL = ("Completed", "Failed", "Crashed", "Cancelled")
 
 
 def add_database(home: Path, name: str = "prefect.db") -> None:
-    """Begin a folder of Prefect's with the tables that a new server makes in ten seconds; they are kept."""
-    kept = ROOT / ".pytest_cache" / f"prefect-{prefect.__version__}.db"
+    """Begin a folder of Prefect's with the tables and types of blocks that a new server makes in over ten
+    seconds; they are kept.
+    """
+    kept = ROOT / ".pytest_cache" / f"prefect-{prefect.__version__}-blocks.db"
     if (home / name).exists():
         return
     home.mkdir(parents=True, exist_ok=True)
@@ -46,7 +56,7 @@ def add_database(home: Path, name: str = "prefect.db") -> None:
             begun = kept.with_suffix(".begun")
             begun.unlink(missing_ok=True)
             url = {"PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{begun}"}
-            subprocess.run([sys.executable, "-c", TABLES], env=os.environ | url, check=True)
+            subprocess.run([sys.executable, "-c", PREPARE], env=os.environ | url, check=True)
             begun.rename(kept)
     shutil.copy(kept, home / name)
 
@@ -90,9 +100,6 @@ class Server:
             cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE,
             env=self.environment | home | environment,
         )  # fmt: skip
-
-    def prefect(self, *arguments):
-        return self.command("prefect", "--no-prompt", *arguments)
 
     def begin(self, deployment, **parameters):
         """Start a run as the UI does, in less time than a command takes."""
