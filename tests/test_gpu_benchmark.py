@@ -83,6 +83,7 @@ def test_check_and_tune_checks_sweeps_and_times_small_on_a_cpu(tmp_path):
     assert "| goal |" in (tmp_path / "check-and-tune.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_measure_runs_every_case_small_on_a_cpu(tmp_path, vocabulary_file):
     (shard,) = make_corpus(tmp_path, "general", few_texts(tmp_path)[0], vocabulary_file)
     out, absent = tmp_path / "out", tmp_path / "absent"
