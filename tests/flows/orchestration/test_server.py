@@ -16,6 +16,8 @@ import duckdb
 import pytest
 from filelock import FileLock
 
+from data.catalog import locked
+from data.workspace import Workspace
 from flows.orchestration.automations import CRASHES
 from tests.commands import refused, run_here
 from tests.conftest import save_small_model
@@ -411,14 +413,20 @@ def test_two_servers_on_one_port_or_workspace_are_refused(server, tmp_path):
         refused(run_here("serve", "--port", other, "--workspace", workspace), message)
 
 
-def test_the_same_run_resumes_and_a_stop_of_the_server_cancels_it_and_ends_every_process(server, whole):
+def test_the_same_run_resumes_and_a_stop_of_the_server_cancels_it_and_a_refresh_and_ends_every_process(
+    server, whole, weekly
+):
     """Last of the module: it takes the server away."""
     folder = domain_run(server)
     before = steps_of(folder)
     run = server.begin("end-to-end/default", **whole)
     wait_for_steps(server, folder)
-    assert server.stop(signal.SIGTERM) == 0, server.log()  # as systemctl stop does
-    assert not processes_of(run) and not is_up(server)
-    assert server.recorded_states()[run] == "Cancelled"
+    with locked(Workspace(server.workspace), "weekly"):  # a refresh waits for its turn
+        refresh = server.begin("refresh-corpus/default", **weekly[1])
+        server.wait_for_state(refresh, "Running")
+        assert server.stop(signal.SIGTERM) == 0, server.log()  # as systemctl stop does
+    assert not processes_of(run) and not processes_of(refresh) and not is_up(server)
+    states = server.recorded_states()
+    assert states[run] == states[refresh] == "Cancelled"
     assert steps_of(folder)[: len(before)] == before and domain_run(server) == folder
     stopped_at(server.workspace, folder.name)
