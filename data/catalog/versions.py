@@ -189,7 +189,8 @@ def used_files(db: duckdb.DuckDBPyConnection, without: Sequence[tuple[str, int]]
         union all select corpus, version, similar_words from versions where similar_words is not null
         """
     ).fetchall()
-    return {path for corpus, version, path in rows if (corpus, version) not in set(without)}
+    left_out = set(without)
+    return {path for corpus, version, path in rows if (corpus, version) not in left_out}
 
 
 def add_compacted(db: duckdb.DuckDBPyConnection, old: Version, new: Version, shards: Sequence[Shard]) -> None:
