@@ -168,13 +168,19 @@ def _concatenated(paths: Sequence[Path]) -> pa.Table:
 def sole_writer(
     workspace: Workspace, corpus: str, on_wait: Callable[[str], None] | None = None
 ) -> Iterator[None]:
-    """Hold the `corpus_lock`, and first remove the unfinished and uncommitted files of a killed refresh."""
+    """Hold the `corpus_lock`. Remove unfinished and uncommitted files before, those of a killed refresh, and
+    after, those of one that failed, perhaps because the disk is full.
+    """
     check_name(corpus, "corpus")  # it becomes a folder's
     with corpus_lock(workspace, corpus, on_wait):
-        shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
-        for path in _uncommitted_files(workspace, [corpus]):
-            path.unlink(missing_ok=True)
+        _tidy(workspace, corpus)
         try:
             yield
         finally:
-            shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
+            _tidy(workspace, corpus)
+
+
+def _tidy(workspace: Workspace, corpus: str) -> None:
+    shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
+    for path in _uncommitted_files(workspace, [corpus]):
+        path.unlink(missing_ok=True)

@@ -153,6 +153,15 @@ def test_files_of_a_killed_refresh_are_removed_when_the_next_begins(settings):
         assert files(settings.workspace) == before
 
 
+def test_a_refresh_that_fails_leaves_no_files(settings):
+    """A disk that it has filled is not left so."""
+    before = files(settings.workspace)
+    write_jsonl(Path(settings.source[0]) / "tea.jsonl", "茶要慢慢喝。水要慢慢烧。")
+    with pytest.raises(InputError, match="was not committed"):
+        refresh_here(settings)
+    assert files(settings.workspace) == before
+
+
 def test_files_of_a_killed_first_refresh_are_removed_too(tmp_path):
     left = tmp_path / "shards/tea/0000000000000000.parquet"
     left.parent.mkdir(parents=True)
