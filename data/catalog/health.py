@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from data.catalog.cleanup import collect_garbage
 from data.catalog.database import CatalogLost, read_catalog, read_everything, write_catalog
-from data.catalog.versions import used_files
+from data.catalog.versions import old_versions, used_files
 from data.errors import InputError
 from data.files import write_bytes
 from data.instances import MEND, is_readable, verify
@@ -33,6 +33,7 @@ class DamagedFile:
     corpus: str
     path: str  # relative to the workspace
     is_gone: bool
+    is_current: bool  # whether the corpus's newest version uses it
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,13 @@ def examine(workspace: Workspace) -> Health:
         read_everything(db, workspace)
         query = "select path, sha256 from shards union select documents_path, documents_sha256 from shards"
         sums = dict(db.execute(query).fetchall())
-        used = sorted(used_files(db, []))
+        used, current = sorted(used_files(db, [])), used_files(db, old_versions(db, keep=1))
     damaged = []
     for path in used:
         file = workspace.root / path
         is_whole = verify(file, sums[path]) if path in sums else is_readable(file)
         if not is_whole:
-            damaged.append(DamagedFile(path.split("/")[1], path, not file.is_file()))
+            damaged.append(DamagedFile(path.split("/")[1], path, not file.is_file(), path in current))
     # a running refresh has files that no version uses yet, and a read-only disk has no lock to exclude one
     if not os.access(workspace.root, os.W_OK):
         return Health(len(used), tuple(damaged), ())

@@ -151,14 +151,17 @@ def _check_files(workspace: Workspace) -> Iterator[Finding]:
         yield bad(str(error))
         return
     yield ok(f"{health.files} file(s) of its versions checked")
-    for corpus in sorted({file.corpus for file in health.damaged}):
-        damaged = [file for file in health.damaged if file.corpus == corpus]
+    for corpus, is_current in sorted({(file.corpus, file.is_current) for file in health.damaged}):
+        damaged = [file for file in health.damaged if (file.corpus, file.is_current) == (corpus, is_current)]
         first = damaged[0]
-        yield bad(
-            f"{len(damaged)} file(s) of corpus {corpus} are not as committed, first: {first.path} "
-            f"({'gone' if first.is_gone else 'changed'})",
-            partial(rebuild, corpus),
+        what = (
+            f"{len(damaged)} file(s) of {'' if is_current else 'older versions of '}corpus {corpus} are not "
+            f"as committed, first: {first.path} ({'gone' if first.is_gone else 'changed'})"
         )
+        if is_current:
+            yield bad(what, partial(rebuild, corpus))
+        else:
+            yield note(f"{what}: jixu corpus gc removes versions that no model was trained on")
     if health.orphans:
         yield note(
             f"{len(health.orphans)} file(s) that no version uses, {health.orphan_bytes:,} bytes, first: "

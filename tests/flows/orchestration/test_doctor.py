@@ -78,6 +78,17 @@ def test_changed_and_unused_files_are_found_and_the_unused_removed(workspace):
     assert not stray.exists() and shard.exists()
 
 
+def test_files_that_only_older_versions_lack_call_for_no_rebuilding(workspace, vocabulary_file):
+    """A version that was trained on stays, so nothing would end it."""
+    (shard,) = workspace.glob("shards/茶/*.parquet")
+    source = workspace.parent / "more.txt"
+    source.write_text("山泉水最好。井水次之。", encoding="utf-8")
+    make_corpus(workspace, "茶", source, vocabulary_file)
+    shard.unlink()
+    older = findings_of(workspace)["1 file(s) of older versions of corpus 茶 are not as committed"]
+    assert older.level == "note" and older.fix is None and not bad(workspace)
+
+
 def test_a_deleted_catalog_is_restored(workspace):
     (workspace / "catalog.duckdb").unlink()
     (lost,) = bad(workspace)
