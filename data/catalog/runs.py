@@ -85,14 +85,15 @@ def running_runs(db: duckdb.DuckDBPyConnection) -> list[str]:
 def version_of_unfinished(
     db: duckdb.DuckDBPyConnection, workspace: Workspace, corpus: str, runs: Sequence[str]
 ) -> int | None:
-    """Return the version of the newest of these runs that did not end or has no report, or None."""
-    unreported = [run for run in runs if not workspace.report(run).is_dir()]
+    """Return the version of the newest of these runs if it did not end or has no report, or None."""
     query = """
-        select max(version) from pretraining_runs
-        where corpus = ? and list_contains(?, run) and status in ('running', 'interrupted', 'failed')
-            or corpus = ? and list_contains(?, run) and status = 'completed'
+        select run, version, status from pretraining_runs where corpus = ? and list_contains(?, run)
+        order by version desc limit 1
         """
-    return db.execute(query, [corpus, list(runs), corpus, unreported]).fetchall()[0][0]
+    for run, version, status in db.execute(query, [corpus, list(runs)]).fetchall():
+        reported = status == "completed" and workspace.report(run).is_dir()
+        return None if reported or status == "diverged" else version
+    return None
 
 
 @dataclass(frozen=True, slots=True)

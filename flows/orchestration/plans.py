@@ -217,7 +217,8 @@ def _corpus_shards(
     if missing:
         raise InputError(
             f"{len(missing)} shard(s) of {corpus} version {version.version} are gone from {place.root}, "
-            f"first {missing[0]}: run jixu doctor --fix, then refresh the corpus"
+            f"first {missing[0]}: run jixu doctor --fix, then refresh the corpus; a run begun on an older "
+            "version begins anew with --resume never"
         )
     return version, tuple(place.root / shard.path for shard in shards)
 

@@ -248,9 +248,10 @@ def pretraining_options(root, **given):
     return JOBS["continued-pretraining"](corpus="tea", workspace=str(root), init="tiny", **given)
 
 
-def record(root, run, status, settings=None, checkpoints=()):
-    """A run of five steps on version 1 of the corpus tea, as the catalog has it."""
-    place, known = Workspace(root), {"corpus": "tea", "version": 1, "init": "tiny", "steps": 5, "tokens": 50}
+def record(root, run, status, settings=None, checkpoints=(), version=1):
+    """A run of five steps on a version of the corpus tea, as the catalog has it."""
+    place = Workspace(root)
+    known = {"corpus": "tea", "version": version, "init": "tiny", "steps": 5, "tokens": 50}
     known |= {"metrics": {}, "settings": settings or {}, "checkpoints": [*checkpoints]}
     record_run(place, run=run, status=status, **known)
 
@@ -287,6 +288,12 @@ def test_an_unfinished_run_goes_on_with_the_version_it_was_begun_on(root, sample
     assert pretraining_plan(options).version.version == 1
     place.report(first).mkdir(parents=True)
     assert pretraining_plan(options).version.version == 2
+    if name is None:  # a later run took its place, and its report was deleted
+        record(root, anew.run, "completed", version=2)
+        Workspace(root).report(first).rmdir()
+        Workspace(root).report(anew.run).mkdir()
+        make_corpus(root, "tea", samples / "tea.jsonl", vocabulary_file)
+        assert pretraining_plan(options).version.version == 3
 
 
 def test_an_unfinished_run_keeps_its_second_corpus_too(root, tmp_path, samples, vocabulary_file):
@@ -356,7 +363,9 @@ def test_a_corpus_of_another_vocabulary_or_without_its_shards_is_refused(root, t
         with pytest.raises(UserError, match=f"{name} was made with the vocabulary .*{file}, tea with"):
             run_of(root, mix=(f"{name}:0.2",))
     shard.unlink()
-    with pytest.raises(UserError, match=r"1 shard\(s\) of law version 1 are gone from .*--fix"):
+    with pytest.raises(
+        UserError, match=r"1 shard\(s\) of law version 1 are gone from .*--fix.*--resume never"
+    ):
         run_of(root, corpus="law")
 
 
