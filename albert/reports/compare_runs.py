@@ -18,7 +18,7 @@ from rich.text import Text
 from albert.evaluation import judge, metric_name
 from albert.reports.content import Report
 from albert.reports.evaluation_plots import SCORE_UNIT, interval_of
-from albert.reports.page import PAGE_FILE, flat, read_report, render_page
+from albert.reports.page import METRICS_FILE, PAGE_FILE, flat, read_report, render_page
 from albert.reports.plots import Interval, Line, Plot, intervals
 from albert.reports.pretraining import (
     HELD_OUT_FIGURES,
@@ -34,6 +34,7 @@ from data.errors import InputError
 from data.files import write_text
 
 Runs = Mapping[str, Report]  # by a name that is unique in the comparison
+_PREFIX = "comparison-"  # of a page's folder
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
@@ -174,7 +175,11 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def compare_reports(folders: Sequence[Path], output: Path | None = None) -> Path:
-    """Print tables that compare runs and write a page. Returns the page's path."""
+    """Print tables that compare runs and write a page. Returns the page's path.
+
+    Pages of comparisons, which `reports/*` names too, are left out.
+    """
+    folders = [one for one in folders if not one.name.startswith(_PREFIX) or (one / METRICS_FILE).is_file()]
     runs = read_runs(folders)
     sections = comparison_sections(runs)
     console = Console(width=None if sys.stdout.isatty() else 200, soft_wrap=False)
@@ -197,4 +202,4 @@ def _folder_beside(folders: Sequence[Path]) -> Path:
     """Name a folder beside the first run's report, the same one for the same runs."""
     first = folders[0] if folders[0].is_dir() else folders[0].parent
     digest = hashlib.sha256("\n".join(str(folder.resolve()) for folder in folders).encode()).hexdigest()[:8]
-    return first.resolve().parent / f"comparison-{digest}"
+    return first.resolve().parent / f"{_PREFIX}{digest}"

@@ -87,6 +87,8 @@ def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path):
     assert done.returncode == 0 and "第二" in done.stdout and "+14.2 ± 4.8" in done.stdout
     page = Path(done.stdout.strip().splitlines()[-1].removeprefix("page "))
     assert page.parent.parent == runs[0].parent and page.is_file()
+    again = run_here("report", "compare", *runs, page.parent)  # as reports/* names it then
+    assert again.stdout == done.stdout, again.stderr
     assert run_here("report", "compare", *runs, "--output", tmp_path / "out").returncode == 0
     html = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert "It helped: +9.7" in html and "第二: Contamination: " in html
