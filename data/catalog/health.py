@@ -44,12 +44,13 @@ class Health:
     damaged: tuple[DamagedFile, ...]
     orphans: tuple[str, ...]  # unused or half-written shard files; none on a read-only disk
     orphan_bytes: int = 0
+    busy: str | None = None  # why they are not known: a corpus is being refreshed
 
 
 def examine(workspace: Workspace) -> Health:
     """Read the catalog, and every file that a version uses, and compare its sha256.
 
-    Raises InputError if there is no catalog of this version of jixu, or a corpus is being refreshed.
+    Raises InputError if there is no catalog of this version of jixu.
     """
     with read_catalog(workspace) as db:
         read_everything(db, workspace)
@@ -65,7 +66,10 @@ def examine(workspace: Workspace) -> Health:
     # a running refresh has files that no version uses yet, and a read-only disk has no lock to exclude one
     if not os.access(workspace.root, os.W_OK):
         return Health(len(used), tuple(damaged), ())
-    garbage = collect_garbage(workspace, dry_run=True)
+    try:
+        garbage = collect_garbage(workspace, dry_run=True)
+    except InputError as error:
+        return Health(len(used), tuple(damaged), (), busy=str(error))
     return Health(len(used), tuple(damaged), garbage.files, garbage.bytes)
 
 

@@ -162,6 +162,8 @@ def _check_files(workspace: Workspace) -> Iterator[Finding]:
             yield bad(what, partial(rebuild, corpus))
         else:
             yield note(f"{what}: jixu corpus gc removes versions that no model was trained on")
+    if health.busy:
+        yield note(f"unused files are not looked for now: {health.busy}")
     if health.orphans:
         yield note(
             f"{len(health.orphans)} file(s) that no version uses, {health.orphan_bytes:,} bytes, first: "

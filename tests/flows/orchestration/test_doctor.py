@@ -14,6 +14,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Scheduled
 
 from albert.runtime import device_names, triton_error
 from data.catalog import end_killed_run, read_catalog, record_run, write_catalog
+from data.locks import corpus_lock
 from data.workspace import Workspace
 from flows.orchestration.doctor import (
     ROUNDING,
@@ -74,6 +75,9 @@ def test_changed_and_unused_files_are_found_and_the_unused_removed(workspace):
     assert damaged.level == "bad" and damaged.what.endswith(f"first: shards/茶/{shard.name} (changed)")
     unused = findings["1 file(s) that no version uses"]
     assert unused.level == "note" and unused.what.endswith(", 5 bytes, first: shards/茶/stray.parquet")
+    with corpus_lock(Workspace(workspace), "茶"):  # as while it is refreshed: that is no fault
+        assert [one.what for one in bad(workspace)] == [damaged.what]
+        assert any("corpus '茶' is being refreshed" in what for what in findings_of(workspace))
     assert unused.fix() == "removed 1 file(s)"
     assert not stray.exists() and shard.exists()
 
