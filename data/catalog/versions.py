@@ -92,7 +92,7 @@ def require_version(db: duckdb.DuckDBPyConnection, corpus: str, at_most: int | N
     if version is None:
         names = [name for (name,) in db.execute("select corpus from corpora order by corpus").fetchall()]
         if corpus in names:
-            raise InputError(f"no version of {corpus} up to {at_most} is left: see the view versions")
+            raise InputError(f"no version of {corpus} up to {at_most} is left: jixu corpus gc removed it")
         raise InputError(
             f"no corpus {corpus!r} in this workspace (there is: {', '.join(names) or 'none'}); "
             "make it with jixu refresh-corpus"
