@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 
-class PooledConfig(PreTrainedConfig):
+class PooledConfig(PretrainedConfig):
     """The encoder's own config, and what is read of its states: "mean", or "cls+mean"."""
 
     model_type = "jixu"
