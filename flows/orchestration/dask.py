@@ -46,12 +46,8 @@ def open_cluster(address: str) -> Iterator[tuple[Submit, int]]:
         yield submit, sum(runner.client.nthreads().values())
 
 
-def check_runner(runner: str, dask_address: str | None, plan: Plan) -> None:
-    """Raise InputError unless `dask` comes with an address, and its workers can reach all they need."""
-    if runner == "processes" and not dask_address:
-        return
-    if runner == "processes" or not dask_address:
-        raise InputError("runner dask and a dask_address, such as tcp://10.0.0.1:8786, belong together")
+def check_cluster(dask_address: str, plan: Plan) -> None:
+    """Raise InputError unless the workers of a cluster can reach all they need."""
     server = urlsplit(os.environ.get("PREFECT_API_URL", "http://127.0.0.1"))
     if server.hostname in LOOPBACK and urlsplit(dask_address).hostname not in LOOPBACK:
         raise InputError(

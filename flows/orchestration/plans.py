@@ -44,7 +44,7 @@ from data.refresh import (
 from data.sources import find_files
 from data.tokenization import encode_alike, find_tokenizer, load_tokenizer
 from data.workspace import Workspace, check_name
-from flows.orchestration.dask import check_runner
+from flows.orchestration.dask import check_cluster
 from flows.orchestration.settings import (
     CorporaOptions,
     EndToEndOptions,
@@ -94,7 +94,8 @@ def plan_refreshing(options: RefreshOptions) -> RefreshPlan | Answer:
     """Plan a refresh; answer if nothing changed, or for a dry run."""
     settings, event_if = options.settings(), parse_condition(options.drift.event_if)
     plan = plan_refresh(settings)
-    check_runner(options.running.runner, options.running.dask_address, plan)
+    if options.running.dask_address:
+        check_cluster(options.running.dask_address, plan)
     if options.dry_run:
         changes = preview(plan)
         return Answer(describe_changes(changes), changes)

@@ -59,10 +59,8 @@ class DriftOptions:
 class RefreshRunning:
     """Where a refresh runs."""
 
-    runner: Literal["processes", "dask"] = "processes"
-    """Processes of this machine, or a Dask cluster (集群)."""
     dask_address: str | None = None
-    """Address of its scheduler, such as tcp://10.0.0.1:8786."""
+    """Scheduler of the Dask cluster to use, such as tcp://10.0.0.1:8786 (集群)."""
     task_hours: Annotated[float, Field(gt=0, le=10_000)] = 12.0
     """Hours after which a task counts as hung (超时)."""
 

@@ -12,7 +12,7 @@ from data.cleaning import GuardRules, QualityRules
 from data.errors import InputError
 from data.refresh import RefreshSettings, plan_refresh, refresh
 from data.workspace import Workspace, state_folder
-from flows.orchestration.dask import check_runner, open_cluster
+from flows.orchestration.dask import check_cluster, open_cluster
 from tests.commands import run
 from tests.flows.serving import add_database
 
@@ -54,7 +54,7 @@ def test_two_workers_make_the_same_shards_byte_for_byte(cluster, settings):
     """By the command: tasks run on the cluster, their states are told by its workers."""
     here, there = settings.workspace, settings.workspace.parent / "there"
     refresh(settings)
-    arguments = ["--corpus", "tea", "--tokenizer", settings.tokenizer, "--running.runner", "dask"]
+    arguments = ["--corpus", "tea", "--tokenizer", settings.tokenizer]
     arguments += [part for source in settings.source for part in ("--source", source)]
     arguments += ["--running.dask-address", cluster.scheduler_address, "--workspace", there]
     add_database(state_folder(there))
@@ -83,11 +83,7 @@ def task_states(workspace):
 
 def test_what_a_cluster_cannot_follow_is_refused(settings):
     planned = plan_refresh(settings)
-    check_runner("dask", "tcp://127.0.0.1:8786", planned)
-    check_runner("processes", None, planned)
-    for runner, address in (("dask", None), ("processes", "tcp://127.0.0.1:8786")):
-        with pytest.raises(InputError, match="belong together"):
-            check_runner(runner, address, planned)
+    check_cluster("tcp://127.0.0.1:8786", planned)
     for name, relative in (
         ("w", replace(planned, settings=replace(settings, workspace=Path("w")))),
         ("t.txt", replace(planned, settings=replace(settings, dictionary=("t.txt",)))),
@@ -97,11 +93,11 @@ def test_what_a_cluster_cannot_follow_is_refused(settings):
         ("a.txt", replace(planned, files=(replace(planned.files[0], uri="a.txt"),))),
     ):
         with pytest.raises(InputError, match=f"^{name}: on a Dask cluster paths must be absolute"):
-            check_runner("dask", "tcp://127.0.0.1:8786", relative)
+            check_cluster("tcp://127.0.0.1:8786", relative)
     far = replace(planned, files=(replace(planned.files[0], uri="s3://tea/a.txt"),))
-    check_runner("dask", "tcp://127.0.0.1:8786", far)
+    check_cluster("tcp://127.0.0.1:8786", far)
     with pytest.raises(InputError, match="set PREFECT_API_URL to one that every machine reaches"):
-        check_runner("dask", "tcp://10.0.0.1:8786", planned)
+        check_cluster("tcp://10.0.0.1:8786", planned)
 
 
 def test_a_cluster_that_is_not_there_or_has_no_workers_is_refused(monkeypatch):

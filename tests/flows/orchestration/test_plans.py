@@ -61,10 +61,9 @@ REFUSED = [
         "no checkpoint of a completed pretraining on 茶",
     ),
     ("refresh-corpus", {"drift": {"steps": 10**10}}, "drift.steps="),
-    ("refresh-corpus", {"running": {"runner": "dask"}}, "belong together"),
     (
         "refresh-corpus",
-        {"running": {"runner": "dask", "dask_address": "tcp://127.0.0.1:9"}, "workspace": "none-yet"},
+        {"running": {"dask_address": "tcp://127.0.0.1:9"}, "workspace": "none-yet"},
         "paths must be absolute",
     ),
     ("continued-pretraining", {"corpus": "law"}, "no corpus 'law' in this workspace (there is: again, tea)"),
