@@ -16,7 +16,7 @@ import duckdb
 import pytest
 from filelock import FileLock
 
-from data.catalog import locked
+from data.catalog import sole_writer
 from data.workspace import Workspace
 from flows.orchestration.automations import CRASHES
 from tests.commands import refused, run_here
@@ -421,7 +421,7 @@ def test_the_same_run_resumes_and_a_stop_of_the_server_cancels_it_and_a_refresh_
     before = steps_of(folder)
     run = server.begin("end-to-end/default", **whole)
     wait_for_steps(server, folder)
-    with locked(Workspace(server.workspace), "weekly"):  # a refresh waits for its turn
+    with sole_writer(Workspace(server.workspace), "weekly"):  # a refresh waits for its turn
         refresh = server.begin("refresh-corpus/default", **weekly[1])
         server.wait_for_state(refresh, "Running")
         assert server.stop(signal.SIGTERM) == 0, server.log()  # as systemctl stop does
