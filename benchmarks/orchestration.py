@@ -22,7 +22,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
@@ -127,14 +126,18 @@ class Runner:
         self.process.wait()
 
 
-def begin_server(folder: Path) -> psutil.Popen:
+def serve(folder: Path) -> psutil.Popen:
     """A server as `make serve` has it, which this process's environment names from now on."""
-    from flows.orchestration.serve import environment, start_server
+    from flows.orchestration.serve import environment
+    from flows.orchestration.servers import begin_server, wait_for_server
 
+    log = folder / "server.log"
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         os.environ.update(environment(str(folder), listener.getsockname()[1]))
         Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
-        return start_server(listener, folder / "reports", folder / "server.log", threading.Event())
+        server = begin_server(listener, log, folder / "reports")
+        wait_for_server(server, listener, log)
+    return server
 
 
 def take_turns(runners: dict[str, Runner], pairs: int) -> Rows:
@@ -175,7 +178,7 @@ def main() -> None:
         folder = Path(temporary)
         vocabulary = Path(given.tokenizer or make_vocabulary(sentences, folder / "vocabulary"))
         written = write_corpus(folder / "raw", sentences, given.characters)
-        server = begin_server(folder)
+        server = serve(folder)
         runners: dict[str, Runner] = {}
         try:
             for kind, beside in (("plain", None), ("flow", server.pid)):
@@ -185,7 +188,7 @@ def main() -> None:
         finally:
             for runner in runners.values():
                 runner.end()
-            end([server], 60)
+            end([server], 60, signal.SIGINT)
     report(rows, written)
 
 

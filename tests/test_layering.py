@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,15 @@ def test_packages_import_what_they_may():
             part = (target(one) or "").split(".")
             if package == "albert" and part[0] == "data" and len(part) > 1 and part[1] not in ALBERT_TAKES:
                 wrong.append(str(one))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_benchmarks_import_is_there():
+    """Within functions too, which no test runs."""
+    taken = [one for path in (ROOT / "benchmarks").rglob("*.py") for one in imports(path)]
+    ours = [one for one in taken if one.module in MODULES and f"{one.module}.{one.name}" not in MODULES]
+    assert len(ours) > 50
+    wrong = [str(one) for one in ours if one.name and not hasattr(import_module(one.module), one.name)]
     assert not wrong, "\n".join(wrong)
 
 
