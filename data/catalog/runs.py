@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -171,9 +172,15 @@ def _made_from(checkpoint: Path) -> list[str]:
 
 
 def _run_of(workspace: Workspace, checkpoint: Path) -> str | None:
-    """Find the run whose folder a checkpoint is or lies in; by its path's end if the workspace was moved."""
-    if not checkpoint.exists() and checkpoint.parts[-3:-2] == ("models",):
-        return checkpoint.parts[-2]
+    """Find the run whose folder a checkpoint is or lies in; by its path's end if the workspace was moved, or
+    copied with the checkpoint.
+    """
+    if checkpoint.parts[-3:-2] == ("models",):
+        run, name = checkpoint.parts[-2:]
+        theirs, ours = checkpoint / "manifest.json", workspace.model(run) / name / "manifest.json"
+        is_copied = theirs.is_file() and ours.is_file() and filecmp.cmp(theirs, ours, shallow=False)
+        if is_copied or not checkpoint.exists():
+            return run
     models = workspace.model("").resolve()
     folders = (checkpoint.resolve(), checkpoint.resolve().parent)
     return next((folder.name for folder in folders if folder.parent == models), None)

@@ -56,9 +56,15 @@ def test_what_a_run_of_the_workspace_has_read_is_in_its_catalog(place):
     assert read_by(place, second, first, domain="law") == [("general", "tea"), ("tea",)]
 
 
-def test_a_run_is_known_where_its_workspace_was_moved_to(place, tmp_path):
+def test_a_run_is_known_where_its_workspace_was_moved_or_copied_to(place, tmp_path):
     moved = Workspace(Path(shutil.copytree(place.root, tmp_path / "moved")))
     assert read_by(moved, moved.model("second") / "checkpoint-1") == [("general", "tea")]
+    start = place.model("first") / "checkpoint-1"
+    start.mkdir(parents=True)
+    (start / "manifest.json").write_text("{}")
+    assert read_by(moved, moved.model("second") / "checkpoint-1") == [("general",)]  # it is another's
+    copied = Workspace(Path(shutil.copytree(place.root, tmp_path / "copied")))
+    assert read_by(copied, copied.model("second") / "checkpoint-1") == [("general", "tea")]
 
 
 def test_a_run_from_elsewhere_has_read_the_general_corpus(place, tmp_path):
