@@ -144,6 +144,7 @@ def set_up_prefect(workspace: Path) -> None:
             "PREFECT_HOME": str(state_folder(workspace)),
             "PREFECT_API_REQUEST_TIMEOUT": "300",  # its server shares a busy machine with the job
             "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+            "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",  # for automations: `jixu serve` does
         }
         if url := served_at(workspace):
             defaults["PREFECT_API_URL"] = url
