@@ -252,7 +252,12 @@ def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(tmp_path)
         ("c3", "t.json", '[{"question": 1}]', "neither C3's nor RACE's"),
         ("msra_ner", "t.tsv", "a\tb\tc\n", "its header has 3 columns"),
         ("t", "t.xlsx", b"PK\x03\x04" + bytes(range(256)) * 20, "is not text in a known encoding"),
-        ("t", "t.tsv.gz", gzip.compress(b"text\tlabel\n" + b"tea\t1\n" * 500)[:-20], "cannot be read"),
+        (
+            "t",
+            "t.tsv.gz",
+            gzip.compress(b"text\tlabel\n" + b"tea\t1\n" * 500, mtime=0)[:-20],
+            "cannot be read",
+        ),
     ],
     ids=lambda value: "..." if isinstance(value, bytes) else None,
 )

@@ -1,6 +1,5 @@
 import gzip
 import json
-import os
 import zipfile
 
 import pyarrow as pa
@@ -160,8 +159,8 @@ def good_jsonl(count):
         ("gone.txt", None),
         ("*.jsonl", None),
         ("broken.jsonl", good_jsonl(3) + b'{"q": \n' + good_jsonl(3)),
-        ("cut.jsonl.gz", gzip.compress(good_jsonl(500))[:-20]),
-        ("cut.txt.gz", gzip.compress(os.urandom(50).hex().encode() * 500)[:-20]),
+        ("cut.jsonl.gz", gzip.compress(good_jsonl(500), mtime=0)[:-20]),
+        ("cut.txt.gz", gzip.compress(bytes(range(50)).hex().encode() * 500, mtime=0)[:-20]),
         ("quotes.csv", f'a,b\n"{QUESTION},1\n{QUESTION},0\n'.encode()),
         ("no.parquet", b"PAR1 no table PAR1"),
     ],
