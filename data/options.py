@@ -5,14 +5,9 @@ The Prefect form, the command line, the recipe file and docs/options.md are made
 
 from __future__ import annotations
 
-import ast
 import difflib
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, field, fields, is_dataclass
-from functools import cache
-from itertools import pairwise
-from pathlib import Path
+from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -51,9 +46,8 @@ def options(cls: type[T]) -> type[T]:
     A wrong value raises ConfigError, one line that names every fault. The class's docstring gets the
     description of each field, where the command line looks for it.
     """
-    for name, text in _texts(cls).items():
-        setattr(cls, name, field(default=vars(cls).get(name, MISSING), metadata={"description": text}))
-    made: Any = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)
+    config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    made: Any = dataclass(frozen=True, kw_only=True, config=config)(cls)
     validate: Callable[..., None] = made.__init__
 
     def __init__(self: object, *positional: object, **values: object) -> None:
@@ -63,27 +57,15 @@ def options(cls: type[T]) -> type[T]:
             raise ConfigError(faults(error, made)) from None
 
     made.__init__ = __init__
-    lines = [f"    {name}: {one.description}" for name, one in options_of(made).items() if one.description]
+    lines = []
+    for name, one in options_of(made).items():
+        if text := " ".join((one.description or "").split()):
+            # where a class that inherits the field looks for it
+            made.__dataclass_fields__[name].metadata = {"description": text}
+            lines.append(f"    {name}: {text}")
     if lines:
         made.__doc__ = "\n".join([(cls.__doc__ or "").rstrip(), "", "Args:", *lines])
     return made
-
-
-def _texts(cls: type) -> dict[str, str]:
-    """Read the text below each field in the source of a class."""
-    tree = _tree(str(sys.modules[cls.__module__].__file__))
-    (body,) = (one.body for one in tree.body if isinstance(one, ast.ClassDef) and one.name == cls.__name__)
-    return {
-        one.target.id: " ".join(str(below.value.value).split())
-        for one, below in pairwise(body)
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-    }
-
-
-@cache
-def _tree(file: str) -> ast.Module:
-    return ast.parse(Path(file).read_text(encoding="utf-8"))
 
 
 def options_of(cls: type) -> dict[str, FieldInfo]:

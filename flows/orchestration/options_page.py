@@ -60,7 +60,8 @@ def _table(schema: Schema, defaults: Schema, prefix: str, definitions: Schema) -
     for name, field in properties:
         if "$ref" not in field:
             default = "required" if name in required else _default(defaults.get(name, field.get("default")))
-            cells = (f"`--{prefix}{name}`".replace("_", "-"), default, _values(field), field["description"])
+            text = " ".join(field["description"].split())
+            cells = (f"`--{prefix}{name}`".replace("_", "-"), default, _values(field), text)
             yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
     for name, field in properties:
