@@ -246,15 +246,6 @@ def size_and_digest(uri: str) -> tuple[int, str]:
     return 0, hashlib.sha256(f"not read: {reason}".encode()).hexdigest()
 
 
-def file_size(uri: str) -> int:
-    """Count a file's bytes; only a URL whose server does not say them is read for it."""
-    if not is_remote(uri):
-        return os.path.getsize(uri)
-    with reaching(uri):
-        system, path = _file_system(uri)
-        return system.info(path).get("size") or _remote_size_and_digest(uri)[0]
-
-
 def _remote_size_and_digest(uri: str) -> tuple[int, str]:
     system, path = _file_system(uri)
     info = system.info(path)
@@ -301,12 +292,9 @@ def open_binary(uri: str) -> io.BufferedReader:
     """Open a file for reading, buffered and, if its system allows, seekable."""
     if not is_remote(uri):
         return io.BufferedReader(io.FileIO(uri), 1 << 18)
-    try:
-        with reaching(uri):
-            system, path = _file_system(uri)
-            return io.BufferedReader(_Transfer(uri, system.open(path, "rb")), 1 << 20)
-    except InputError as error:
-        raise OSError(str(error)) from None
+    with reaching(uri):
+        system, path = _file_system(uri)
+        return io.BufferedReader(_Transfer(uri, system.open(path, "rb")), 1 << 20)
 
 
 def base_name(uri: str) -> str:

@@ -1,6 +1,6 @@
 """Open what is inside a file: its decompressed content, or the members of an archive, one after the other.
 
-Nothing is unpacked to disk except Parquet, to a temporary file. Decompression bombs are cut off.
+Nothing is unpacked to disk except Parquet, to a temporary file.
 """
 
 from __future__ import annotations
@@ -10,33 +10,25 @@ import gzip
 import io
 import lzma
 import os
-import stat
-import struct
-import sys
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from data.errors import masked
-from data.storage import base_name, file_size, open_binary
+from data.storage import base_name, open_binary
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 _COMPRESSED_TARS = (".tgz", ".tbz2", ".txz")
-MAX_EXPANSION = 200  # decompressed bytes to one compressed one; real text stays under 30
-_ALWAYS_ALLOWED = 1 << 24  # bytes, however small the file
 _BUFFER, _UNIT = 1 << 18, 1 << 13
-# of a zip member's header: flags, method, bytes, lengths of name and extra
-_LOCAL = struct.Struct("<2x2H8xL4x2H")
-_ZIP64 = 0xFFFFFFFF  # in place of a size that the extra field has, or nobody knows
 # the errors of a damaged file; NotImplementedError: an unknown method, RuntimeError: a password
 DAMAGED = (
     *(OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError),
@@ -85,12 +77,11 @@ _DECOMPRESSORS: dict[bytes, Callable[[Any], Any]] = {
 }
 
 
-class _Limited(io.RawIOBase):
-    """A decompressed stream that ends where it is damaged or has expanded too far, and keeps the error."""
+class _Damaged(io.RawIOBase):
+    """A decompressed stream that ends where it is damaged, and keeps the error."""
 
-    def __init__(self, stream: Any, compressed_bytes: int):  # a reader with `read1`
+    def __init__(self, stream: Any):  # a reader with `read1`
         self.stream = stream
-        self.limit = self.left = max(compressed_bytes * MAX_EXPANSION, _ALWAYS_ALLOWED)
         self.damage: Exception | None = None
 
     def readable(self) -> bool:
@@ -103,11 +94,7 @@ class _Limited(io.RawIOBase):
         try:
             content = self.stream.read1(len(view))
         except DAMAGED as error:
-            self.damage, content = error, b""
-        self.left -= len(content)
-        if self.left < 0:
-            times = f"{MAX_EXPANSION} times its size, at least {_ALWAYS_ALLOWED:,}"
-            self.damage = OSError(f"expands to more than the {self.limit:,} bytes allowed ({times})")
+            self.damage = error
             return 0
         view[: len(content)] = content
         return len(content)
@@ -119,15 +106,15 @@ class _Limited(io.RawIOBase):
 
 def damage(file: io.BufferedReader) -> Exception | None:
     """Return the error at which a stream ended, if it did not end well."""
-    return file.raw.damage if isinstance(file.raw, _Limited) else None
+    return file.raw.damage if isinstance(file.raw, _Damaged) else None
 
 
-def decompressed(buffered: io.BufferedReader[Any], compressed_bytes: int) -> io.BufferedReader:
+def decompressed(buffered: io.BufferedReader[Any]) -> io.BufferedReader:
     """Decompress a file by its first bytes, whatever its name."""
     begin = buffered.peek(6)
     for magic, decompress in _DECOMPRESSORS.items():
         if begin.startswith(magic):
-            return io.BufferedReader(_Limited(decompress(buffered), compressed_bytes), _BUFFER)
+            return io.BufferedReader(_Damaged(decompress(buffered)), _BUFFER)
     return buffered
 
 
@@ -137,92 +124,39 @@ def open_parts(uri: str) -> Iterator[Part]:
     Raises one of DAMAGED for a damaged file, after the parts before the damage.
     """
     name, place = plain_name(base_name(uri)), masked(uri)
-    size = file_size(uri)
     with open_binary(uri) as raw:
         if name.lower().endswith(".zip"):
             yield from _zip_members(place, raw)
             return
-        with decompressed(raw, size) as file:
+        with decompressed(raw) as file:
             if name.lower().endswith(".tar"):
                 yield from _tar_members(place, file)
             else:
                 yield Part(place, name, file)
 
 
-def _content(uri: str, name: str, stream: Any, packed_bytes: int, size: int) -> Iterator[Part]:
+def _content(uri: str, name: str, stream: Any) -> Iterator[Part]:
     """Yield an archive's member, which may be compressed once more."""
-    limited = io.BufferedReader(_Limited(stream, packed_bytes), _BUFFER)
-    with decompressed(limited, size) as file:
+    with decompressed(io.BufferedReader(_Damaged(stream), _BUFFER)) as file:
         yield Part(uri, plain_name(name), file)
 
 
-def _is_unsafe(name: str) -> bool:
-    parts = name.replace("\\", "/").split("/")
-    return name.startswith(("/", "\\")) or ".." in parts or (len(name) > 1 and name[1] == ":")
-
-
 def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
-    try:
-        archive = zipfile.ZipFile(raw)
-    except DAMAGED as error:
-        yield from _rescued_members(uri, raw)
-        yield Part(f"{uri}#{one_line(error)}", "", None, "unreadable_file")
-        return
-    with archive:
+    with zipfile.ZipFile(raw) as archive:
         for member in archive.infolist():
             if member.filename.endswith("/"):  # is_dir() fails without a name
                 continue
             inner = f"{uri}!{member.filename}"
-            if _is_unsafe(member.filename) or stat.S_ISLNK(member.external_attr >> 16):
-                yield Part(inner, member.filename, None, "unsafe_name")
-                continue
             try:
                 with archive.open(member) as stream:
-                    yield from _content(
-                        inner, member.filename, stream, member.compress_size, member.file_size
-                    )
+                    yield from _content(inner, member.filename, stream)
             except DAMAGED as error:
                 yield Part(f"{inner}#{one_line(error)}", member.filename, None, "unreadable_file")
 
 
-def _rescued_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
-    """Find the members of a zip file without its directory by their headers (APPNOTE.TXT, 4.3.7)."""
-    raw.seek(0)
-    while _find(raw, b"PK\x03\x04"):
-        header = raw.read(_LOCAL.size)
-        if len(header) < _LOCAL.size:
-            return
-        flags, method, compressed, name_size, extra_size = _LOCAL.unpack(header)
-        name = raw.read(name_size).decode("utf-8" if flags & 0x800 else "cp437", "replace")
-        begin = raw.seek(extra_size, io.SEEK_CUR)
-        if flags & 1 or method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or _is_unsafe(name):
-            yield Part(f"{uri}!{name}", name, None, "unsafe_name" if _is_unsafe(name) else "unreadable_file")
-            continue
-        member = zipfile.ZipInfo(name)
-        member.compress_type, member.file_size = method, sys.maxsize
-        # a deflated member ends by itself; its size is unknown to a writer that could not go back
-        member.compress_size = compressed if method == zipfile.ZIP_STORED else sys.maxsize
-        stream = zipfile.ZipExtFile(raw, "r", member)  # type: ignore[arg-type]
-        yield from _content(f"{uri}!{name}", name, stream, compressed, compressed)
-        raw.seek(begin + (compressed if compressed < _ZIP64 else 0))
-
-
-def _find(raw: io.BufferedReader, mark: bytes) -> bool:
-    """Go to the end of the next mark."""
-    kept = b""
-    while block := raw.read(_BUFFER):
-        block = kept + block
-        if (at := block.find(mark)) >= 0:
-            raw.seek(at + len(mark) - len(block), io.SEEK_CUR)
-            return True
-        kept = block[1 - len(mark) :]
-    return False
-
-
 def _tar_members(uri: str, file: io.BufferedReader) -> Iterator[Part]:
-    tail = _Tail(file)
     try:
-        archive = tarfile.open(fileobj=cast("IO[bytes]", tail), mode="r|")  # noqa: SIM115
+        archive = tarfile.open(fileobj=file, mode="r|")  # noqa: SIM115
     except tarfile.TarError as fault:
         raise damage(file) or fault from None  # decompression may have failed before
     with archive:
@@ -231,30 +165,20 @@ def _tar_members(uri: str, file: io.BufferedReader) -> Iterator[Part]:
                 continue
             inner = masked(f"{uri}!{member.name}")
             stream = archive.extractfile(member) if member.isreg() else None
-            if stream is None or _is_unsafe(member.name):
-                yield Part(inner, member.name, None, "unsafe_name" if stream else "not_a_file")
-                continue
-            yield from _content(inner, member.name, stream, member.size, member.size)
+            if stream is None:
+                yield Part(inner, member.name, None, "not_a_file")
+            else:
+                yield from _content(inner, member.name, stream)
+        # the library takes a truncated header for the end
+        is_cut = archive.fileobj.tell() - archive.offset < tarfile.BLOCKSIZE
         # to the end of the file, where its checksum is
         rest = sum(len(block.strip(b"\0")) for block in iter(partial(archive.fileobj.read, _BUFFER), b""))
     if error := damage(file):
         yield Part(f"{uri}#{one_line(error)}", "", None, "unreadable_file")
     elif rest:
         yield Part(f"{uri}#goes on after its end", "", None, "unreadable_file")
-    elif tail.last.strip(b"\0"):  # the library takes a truncated header for the end
+    elif is_cut:
         yield Part(f"{uri}#ends without an end mark", "", None, "unreadable_file")
-
-
-class _Tail:
-    """A stream that remembers the last block read."""
-
-    def __init__(self, file: io.BufferedReader):
-        self.file, self.last = file, b""
-
-    def read(self, size: int) -> bytes:
-        content = self.file.read(size)
-        self.last = (self.last + content)[-tarfile.BLOCKSIZE :]
-        return content
 
 
 def one_line(error: Exception) -> str:

@@ -104,7 +104,7 @@ def test_addresses_that_only_this_machine_can_reach_are_refused(url, fault):
         find_files(url)
 
 
-def test_a_remote_file_is_fetched_once_where_its_server_says_its_size(server, monkeypatch):
+def test_a_remote_file_is_fetched_once(server, monkeypatch):
     fetched, answer = [], Handler.do_GET
     monkeypatch.setattr(Handler, "do_GET", lambda self: (fetched.append(self.path), answer(self)))
     assert len(list(read_documents(f"{server}/tea.jsonl"))) > 100
