@@ -39,7 +39,7 @@ from benchmarks.gpu.trainer import train
 from kernels.dispatch import missing_triton, runs_kernels
 
 CARRIED = Path(__file__).parents[2] / "build" / "carried"
-TRAINER_NEEDS = ("charset_normalizer", "google", "pydantic", "pyarrow", "safetensors", "tokenizers", "tqdm")
+TRAINER_NEEDS = ("google", "pydantic", "pyarrow", "safetensors", "tokenizers", "tqdm")
 CHECKING, SWEEPING = 0.12, 0.45  # shares of the minutes, at most
 
 

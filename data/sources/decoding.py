@@ -1,4 +1,4 @@
-"""Decode bytes: byte-order marks first, then UTF-8, then the Chinese encodings, then detection by a library.
+"""Decode bytes: byte-order marks first, then UTF-8, then the Chinese encodings.
 
 A line that the file's encoding cannot decode may be in another one.
 """
@@ -10,8 +10,6 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
-
-import charset_normalizer
 
 SAMPLE_BYTES = 1 << 18
 # the longer mark first: UTF-32's begins with UTF-16's
@@ -115,10 +113,7 @@ def detect_encoding(sample: bytes, *, whole: bool) -> str | None:
     text = damaged["utf-8"]
     if text.count(REPLACEMENT) < _MOST_BROKEN * len(text) and not _looks_binary(text):
         return "utf-8"
-    match = charset_normalizer.from_bytes(sample).best()
-    if match is None or _looks_binary(str(match)) or _everyday_share(str(match)) < 0.5:
-        return None
-    return match.encoding
+    return None
 
 
 def decoded_lines(file: io.BufferedReader, encoding: str) -> Iterator[str]:
