@@ -10,7 +10,6 @@ import ipaddress
 import os
 import re
 import socket
-import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -162,7 +161,7 @@ class RemoteFolder:
 def expand(source: str) -> list[str]:
     """List every file that a file, a folder (searched through) or a glob names, sorted by name.
 
-    Entries of a folder that cannot be read are listed too: see `refusal`. Links to folders are not followed.
+    What is no file in a folder, such as a broken link, is listed too. Links to folders are not followed.
     Raises InputError if there is nothing, or a URL cannot be reached.
     """
     if is_remote(source):
@@ -173,8 +172,8 @@ def expand(source: str) -> list[str]:
     if path.is_dir():
         paths = list(_entries(path))
     elif os.path.lexists(path):
-        if refused := refusal(str(path)):
-            raise InputError(f"source {source} is no file that can be read ({refused})")
+        if not path.is_file():
+            raise InputError(f"source {source} is no file that can be read")
         return [str(path)]
     else:
         found = glob.glob(str(path), recursive=True)
@@ -182,7 +181,7 @@ def expand(source: str) -> list[str]:
         paths = [*(name for name in found if not os.path.isdir(name)), *inside]
         if not paths:
             raise InputError(f"source {source} does not exist")
-    if all(map(refusal, paths)):
+    if not any(map(os.path.isfile, paths)):
         raise InputError(f"source {source} holds no file that can be read")
     return sorted({str(Path(name)) for name in paths})
 
@@ -195,19 +194,6 @@ def _entries(folder: Path) -> Iterator[str]:
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
         yield from (os.path.join(place, name) for name in files + links if not name.startswith("."))
     yield from unreadable
-
-
-def refusal(path: str) -> str | None:
-    """Say why a local path is not read: a broken link, a link to a folder, a folder that may not be listed, a
-    device, a pipe or a socket, which may never end. None for a file.
-    """
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return "broken_link" if os.path.islink(path) else "unreadable_file"
-    if stat.S_ISDIR(mode):
-        return "link_to_folder" if os.path.islink(path) else "unreadable_folder"
-    return None if stat.S_ISREG(mode) else "not_a_file"
 
 
 def _expand_remote(source: str) -> list[str]:
@@ -237,9 +223,9 @@ def size_and_digest(uri: str) -> tuple[int, str]:
     if is_remote(uri):
         with reaching(uri):
             return _remote_size_and_digest(uri)
-    path, reason = Path(uri), refusal(uri)
+    path, reason = Path(uri), "not a file"
     try:
-        if reason is None:
+        if path.is_file():
             return path.stat().st_size, sha256(path)
     except OSError as error:
         reason = str(error)

@@ -8,6 +8,7 @@ reason, never lost.
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from data.sources.markup import asciidoc_text, html_text, markdown_text, mdx_tex
 from data.sources.plain_text import find_format, join_wrapped
 from data.sources.rows import BadRow, json_rows, table_rows
 from data.sources.settings import TextFormat
-from data.storage import base_name, check_hosts, expand, is_remote, refusal
+from data.storage import base_name, check_hosts, expand, is_remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +121,12 @@ def read_documents(
     """Yield the documents of a source in order, and what cannot be read as `Dropped`."""
     uri = str(uri)
     kind, place = file_kind(base_name(uri)), masked(uri)
-    refused = None if is_remote(uri) else refusal(uri)
-    if refused or kind is None:
-        yield Dropped(place, refused or "not_supported")
+    # a pipe or a device may never end
+    if not is_remote(uri) and not os.path.isfile(uri):
+        yield Dropped(place, "not_a_file")
+        return
+    if kind is None:
+        yield Dropped(place, "not_supported")
         return
     items = (item for part in open_parts(uri) for item in _read_part(part, text_format, text_field))
     try:
