@@ -10,7 +10,6 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -19,8 +18,6 @@ from data.sources.decoding import Unfinished
 MAX_ROW_CHARACTERS = 32 << 20
 MAX_FIELD_CHARACTERS = 4_000_000  # a longer CSV field has a quote that was never closed
 _WINDOW = 1 << 16  # characters of JSON held at once, unless one value is longer
-_NESTED = 500  # levels that any value may have; a deeper value has at least that many characters
-_FAR = 4096  # characters into the held text; beyond, counting the lines for an error's message is slow
 _next_value = re.compile(r"(?:^[ \t,\[]*|[}\"]\s*,\s*)(?=\{)", re.M)
 _array_of_objects = re.compile(r"\s*\[\s*(?:\{|$)")
 _decoder = json.JSONDecoder(parse_int=float)  # int() refuses more than 4,300 digits
@@ -104,7 +101,6 @@ def _values(lines: Iterator[str]) -> Iterator[object]:
     text, is_over, enough = "", False, _WINDOW
     in_array = False
     lost = 0  # characters so far of a bad value whose end was not found yet
-    least = 1  # characters that certainly belong to it
     reason = "bad_json"
     while not is_over:
         text, is_over = _filled(text, lines, enough)
@@ -122,10 +118,7 @@ def _values(lines: Iterator[str]) -> Iterator[object]:
                     if not is_over and not is_long and _is_cut(error, text):
                         break
                     reason = "row_too_long" if is_long else "bad_json"
-                    least = _NESTED if isinstance(error, RecursionError) else 1
-                    if at > _FAR:
-                        text, at = text[at:], 0
-            following = _next_value.search(text, at + (0 if lost else least))
+            following = _next_value.search(text, at + (not lost))
             end = following.end() if following else len(text)
             lost += end - at
             at = end
@@ -179,54 +172,30 @@ def delimiter_of(header: str) -> str:
 
 
 def _csv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:
+    """Yield rows; of a bad one only the first line is lost: the others are read again."""
     csv.field_size_limit(MAX_FIELD_CHARACTERS)
-    if (first := next(lines, None)) is None:
-        return
-    source = _Lines(whole_lines(chain([first], lines)))
-    parse = partial(csv.reader, source, strict=True, delimiter=delimiter_of(first))
-    rows = parse()
-    while True:
-        source.taken.clear()
-        try:
-            yield next(rows)
-        except StopIteration:
-            if source.too_long is None:
+    first = next(lines, "")
+    delimiter = delimiter_of(first)
+    source = whole_lines(chain([first], lines))
+    taken: list[str] = []  # since the row began
+    again: deque[str | int] = deque()
+
+    def take() -> Iterator[str]:
+        while (line := again.popleft() if again else next(source, None)) is not None:
+            if isinstance(line, int):
+                again.appendleft(line)
                 return
-            yield BadRow("row_too_long", source.too_long)
-            source.too_long = None
+            taken.append(line)
+            yield f"{line}\n"
+
+    while True:
+        taken.clear()
+        try:
+            yield next(csv.reader(take(), strict=True, delimiter=delimiter))
+        except StopIteration:
+            if not again:
+                return
+            yield BadRow("row_too_long", int(again.popleft()))
         except csv.Error:
-            # only its first line is lost: the others are read again
-            yield BadRow("bad_csv", len(source.taken[0]) - 1)
-            source.take_back()
-            rows = parse()
-
-
-class _Lines:
-    """Lines with their ends for a parser; stops before a line that is too long, and can go back."""
-
-    def __init__(self, lines: Iterator[str | int]):
-        self.lines = lines
-        self.again: deque[str] = deque()
-        self.taken: list[str] = []  # since the row began
-        self.too_long: int | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        if self.again:
-            line = self.again.popleft()
-        elif self.too_long is not None:
-            raise StopIteration
-        else:
-            following = next(self.lines)
-            if isinstance(following, int):
-                self.too_long = following
-                raise StopIteration
-            line = following + "\n"
-        self.taken.append(line)
-        return line
-
-    def take_back(self) -> None:
-        """Yield all taken lines except the first again."""
-        self.again.extendleft(reversed(self.taken[1:]))
+            yield BadRow("bad_csv", len(taken[0]))
+            again.extendleft(reversed(taken[1:]))
