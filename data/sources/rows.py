@@ -10,6 +10,7 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -175,7 +176,7 @@ def _csv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:
     """Yield rows; of a bad one only the first line is lost: the others are read again."""
     csv.field_size_limit(MAX_FIELD_CHARACTERS)
     first = next(lines, "")
-    delimiter = delimiter_of(first)
+    parse = partial(csv.reader, strict=True, delimiter=delimiter_of(first))
     source = whole_lines(chain([first], lines))
     taken: list[str] = []  # since the row began
     again: deque[str | int] = deque()
@@ -188,10 +189,12 @@ def _csv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:
             taken.append(line)
             yield f"{line}\n"
 
+    rows = parse(take())
     while True:
         taken.clear()
         try:
-            yield next(csv.reader(take(), strict=True, delimiter=delimiter))
+            yield next(rows)
+            continue
         except StopIteration:
             if not again:
                 return
@@ -199,3 +202,4 @@ def _csv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:
         except csv.Error:
             yield BadRow("bad_csv", len(taken[0]))
             again.extendleft(reversed(taken[1:]))
+        rows = parse(take())
