@@ -141,12 +141,20 @@ def _content(uri: str, name: str, stream: Any) -> Iterator[Part]:
         yield Part(uri, plain_name(name), file)
 
 
+def _is_unsafe(name: str) -> bool:
+    parts = name.replace("\\", "/").split("/")
+    return name.startswith(("/", "\\")) or ".." in parts or (len(name) > 1 and name[1] == ":")
+
+
 def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
     with zipfile.ZipFile(raw) as archive:
         for member in archive.infolist():
             if member.filename.endswith("/"):  # is_dir() fails without a name
                 continue
             inner = f"{uri}!{member.filename}"
+            if _is_unsafe(member.filename):
+                yield Part(inner, member.filename, None, "unsafe_name")
+                continue
             try:
                 with archive.open(member) as stream:
                     yield from _content(inner, member.filename, stream)
@@ -165,8 +173,8 @@ def _tar_members(uri: str, file: io.BufferedReader) -> Iterator[Part]:
                 continue
             inner = masked(f"{uri}!{member.name}")
             stream = archive.extractfile(member) if member.isreg() else None
-            if stream is None:
-                yield Part(inner, member.name, None, "not_a_file")
+            if stream is None or _is_unsafe(member.name):
+                yield Part(inner, member.name, None, "unsafe_name" if stream else "not_a_file")
             else:
                 yield from _content(inner, member.name, stream)
         # the library takes a truncated header for the end

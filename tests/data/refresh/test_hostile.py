@@ -77,7 +77,7 @@ BAD = {
     "cut.jsonl.gz": (gzip.compress(rows(A, B))[:-9], 2, {"unreadable_file": 1}),
     "trailing.jsonl.gz": (gzip.compress(rows(A, B)) + b"by a download manager", 2, {"unreadable_file": 1}),
     "not-gzip.jsonl.gz": (rows(A, B), 2, {}),
-    "slip.zip": (zip_of(**{"__out.jsonl": rows(B), "in.jsonl": rows(A)}), 2, {}),
+    "slip.zip": (zip_of(**{"__out.jsonl": rows(B), "in.jsonl": rows(A)}), 1, {"unsafe_name": 1}),
     "page.html": (f"<p>{A}<script>x</script><!-- 看不见 --><b>{B}</b>&lt;".encode(), 1, {}),
     "long-word.txt": ((A + "\n" + "a" * 200_000 + "\n" + B).encode(), 1, {}),
     "endless-line.txt": ((A * 40_000).encode(), None, None),

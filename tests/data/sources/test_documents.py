@@ -58,11 +58,12 @@ def test_every_format_gives_its_documents(tmp_path, kind, compression):
 
 
 def members(kind):
-    """Files of an archive: good ones, and one of another kind."""
+    """Files of an archive: good ones, one of another kind, a folder, and names that lead out of it."""
     files = {
         "a.jsonl": content("jsonl"),
         "deep/b.txt.gz": gzip.compress(content("txt")),
         "picture.png": b"\x89PNG",
+        "../out.txt": b"\xe5\x87\xba",
     }
     packed = io.BytesIO()
     if kind == "zip":
@@ -85,9 +86,10 @@ def test_archives_give_the_documents_of_their_members(tmp_path, kind):
     path = tmp_path / f"corpus.{kind}"
     path.write_bytes(members(kind))
     assert [text.replace("\n", "") for text in texts(path)] == [FIRST, SECOND] * 2
-    assert reasons(path) == {"not_supported": 1}
+    assert reasons(path) == {"not_supported": 1, "unsafe_name": 1}
     uris = [item.source_uri for item in read_documents(path)]
     assert f"{path}!a.jsonl#line=1" in uris and f"{path}!deep/b.txt.gz#line=1" in uris
+    assert not (tmp_path.parent / "out.txt").exists()
 
 
 def test_documents_before_the_damage_of_an_archive_are_read(tmp_path):
