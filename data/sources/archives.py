@@ -10,6 +10,8 @@ import gzip
 import io
 import lzma
 import os
+import struct
+import sys
 import tarfile
 import zipfile
 import zlib
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 _COMPRESSED_TARS = (".tgz", ".tbz2", ".txz")
 _BUFFER, _UNIT = 1 << 18, 1 << 13
+# of a zip member's header: flags, method, bytes, lengths of name and extra
+_LOCAL = struct.Struct("<2x2H8xL4x2H")
+_ZIP64 = 0xFFFFFFFF  # in place of a size that the extra field has, or nobody knows
 # the errors of a damaged file; NotImplementedError: an unknown method, RuntimeError: a password
 DAMAGED = (
     *(OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError),
@@ -147,7 +152,13 @@ def _is_unsafe(name: str) -> bool:
 
 
 def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
-    with zipfile.ZipFile(raw) as archive:
+    try:
+        archive = zipfile.ZipFile(raw)
+    except DAMAGED as error:
+        yield from _rescued_members(uri, raw)
+        yield Part(f"{uri}#{one_line(error)}", "", None, "unreadable_file")
+        return
+    with archive:
         for member in archive.infolist():
             if member.filename.endswith("/"):  # is_dir() fails without a name
                 continue
@@ -160,6 +171,40 @@ def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
                     yield from _content(inner, member.filename, stream)
             except DAMAGED as error:
                 yield Part(f"{inner}#{one_line(error)}", member.filename, None, "unreadable_file")
+
+
+def _rescued_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
+    """Find the members of a zip file without its directory by their headers (APPNOTE.TXT, 4.3.7)."""
+    raw.seek(0)
+    while _find(raw, b"PK\x03\x04"):
+        header = raw.read(_LOCAL.size)
+        if len(header) < _LOCAL.size:
+            return
+        flags, method, compressed, name_size, extra_size = _LOCAL.unpack(header)
+        name = raw.read(name_size).decode("utf-8" if flags & 0x800 else "cp437", "replace")
+        begin = raw.seek(extra_size, io.SEEK_CUR)
+        if flags & 1 or method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or _is_unsafe(name):
+            yield Part(f"{uri}!{name}", name, None, "unsafe_name" if _is_unsafe(name) else "unreadable_file")
+            continue
+        member = zipfile.ZipInfo(name)
+        member.compress_type, member.file_size = method, sys.maxsize
+        # a deflated member ends by itself; its size is unknown to a writer that could not go back
+        member.compress_size = compressed if method == zipfile.ZIP_STORED else sys.maxsize
+        stream = zipfile.ZipExtFile(raw, "r", member)  # type: ignore[arg-type]
+        yield from _content(f"{uri}!{name}", name, stream)
+        raw.seek(begin + (compressed if compressed < _ZIP64 else 0))
+
+
+def _find(raw: io.BufferedReader, mark: bytes) -> bool:
+    """Go to the end of the next mark."""
+    kept = b""
+    while block := raw.read(_BUFFER):
+        block = kept + block
+        if (at := block.find(mark)) >= 0:
+            raw.seek(at + len(mark) - len(block), io.SEEK_CUR)
+            return True
+        kept = block[1 - len(mark) :]
+    return False
 
 
 def _tar_members(uri: str, file: io.BufferedReader) -> Iterator[Part]:

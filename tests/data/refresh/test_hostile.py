@@ -77,6 +77,7 @@ BAD = {
     "cut.jsonl.gz": (gzip.compress(rows(A, B))[:-9], 2, {"unreadable_file": 1}),
     "trailing.jsonl.gz": (gzip.compress(rows(A, B)) + b"by a download manager", 2, {"unreadable_file": 1}),
     "not-gzip.jsonl.gz": (rows(A, B), 2, {}),
+    "bomb.txt.gz": (gzip.compress(b"\xe5\x95\x8a" * (1 << 23)), 0, None),
     "slip.zip": (zip_of(**{"__out.jsonl": rows(B), "in.jsonl": rows(A)}), 1, {"unsafe_name": 1}),
     "page.html": (f"<p>{A}<script>x</script><!-- 看不见 --><b>{B}</b>&lt;".encode(), 1, {}),
     "long-word.txt": ((A + "\n" + "a" * 200_000 + "\n" + B).encode(), 1, {}),

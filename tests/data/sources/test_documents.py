@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import lzma
+import random
 import tarfile
 import zipfile
 from collections import Counter
@@ -97,6 +98,29 @@ def test_documents_before_the_damage_of_an_archive_are_read(tmp_path):
     path = tmp_path / "cut.tar"
     path.write_bytes(whole[:1400])
     assert texts(path)[:2] == [FIRST, SECOND] and reasons(path)["unreadable_file"] == 1
+    path = tmp_path / "cut.zip"
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        with zipfile.ZipFile(path, "w", method) as archive:
+            archive.writestr("a.jsonl", content("jsonl"))
+            archive.writestr("b.txt.gz", gzip.compress(content("txt")))
+            archive.writestr("c.txt", random.Random(0).randbytes(20_000).hex())
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-30])
+        assert len(texts(path)) == 5 and reasons(path) == {"unreadable_file": 1}
+        path.write_bytes(whole[:-10_000])
+        assert [text.replace("\n", "") for text in texts(path)[:4]] == [FIRST, SECOND] * 2
+        assert len(texts(path)[4]) > 1000 and reasons(path) == {"unreadable_file": 2}
+        assert f"{path}!c.txt#cut off" in [item.source_uri for item in read_documents(path)]
+
+
+def test_a_cut_zip_file_is_read_on_behind_a_member_whose_header_has_no_size(tmp_path):
+    path = tmp_path / "streamed.zip"  # as `zip corpus.zip -` writes its input
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("a.jsonl", "w", force_zip64=True) as member:
+            member.write(content("jsonl"))
+        archive.writestr("b.txt", content("txt"))
+    path.write_bytes(path.read_bytes()[:-30])
+    assert len(texts(path)) == 4 and reasons(path) == {"unreadable_file": 1}
 
 
 def test_members_beside_a_nameless_one_are_read(tmp_path):
