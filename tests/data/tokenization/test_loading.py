@@ -86,7 +86,6 @@ def test_a_vocabulary_that_cannot_work_is_refused(tmp_path, lines, message, line
     [
         ("added_tokens.json", {"好茶": 5, "[MASK]": 4}, "1 entries were added to .*, first '好茶'"),
         ("tokenizer_config.json", {"added_tokens_decoder": {"5": {"content": "好茶"}}}, "first '好茶'"),
-        ("tokenizer_config.json", {"do_lower_case": "false"}, "do_lower_case is 'false', and must be true"),
     ],
 )
 def test_what_would_make_other_ids_in_transformers_is_refused(tmp_path, name, content, message):
