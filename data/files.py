@@ -12,6 +12,8 @@ from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from data.errors import InputError
+
 P = ParamSpec("P")
 T = TypeVar("T")
 Files = TypeVar("Files", str, Path, tuple[str, ...], tuple[Path, ...])
@@ -61,6 +63,15 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode("utf-8"))
+
+
+def read_lines(path: Path, what: str) -> list[str]:
+    """Read the lines of a UTF-8 file, without blank ones and outer spaces. Raises InputError for others."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{what} {path} cannot be read: {error}") from None
+    return [line.strip() for line in lines if line.strip()]
 
 
 def sha256(path: Path) -> str:

@@ -18,7 +18,7 @@ from data.cleaning.normalise import normalize, to_simplified
 from data.cleaning.sentences import CLOSERS, ENDERS
 from data.cleaning.settings import CleaningRules, QualityRules
 from data.errors import InputError
-from data.files import remembered
+from data.files import read_lines, remembered
 
 # with fewer of them a share means nothing; of two sentences no more than half can be repeated
 FEW_SENTENCES, FEW_LINES = 3, 10
@@ -41,10 +41,7 @@ _ADVERTISED = ("微信", "公众号", "知识星球", "扫码", "联系", "咨�
 
 def read_blocklist(path: Path) -> list[str]:
     """Read the words of a blocklist. Raises InputError if it cannot be read or is empty."""
-    try:
-        words = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"blocklist {path} cannot be read: {error}") from None
+    words = read_lines(path, "blocklist")
     if not words:
         raise InputError(f"blocklist {path} holds no word")
     return words

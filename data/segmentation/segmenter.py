@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from data.errors import InputError
+from data.files import read_lines
 
 if TYPE_CHECKING:
     import jieba
@@ -195,17 +196,11 @@ def _begins_word(codes: np.ndarray) -> np.ndarray:
 def _user_words(paths: Sequence[Path]) -> list[tuple[str, int | None]]:
     words = []
     for path in paths:
-        try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"user dictionary {path} cannot be read: {error}") from None
-        for number, line in enumerate(map(str.strip, lines), 1):
-            if not line:
-                continue
+        for line in read_lines(path, "user dictionary"):
             parts = _dictionary_line.fullmatch(line)
             if not parts or parts[2] and not int(parts[2]):
                 raise InputError(
-                    f"{path} line {number}: a line is a word, then its count (1 or more), then a tag"
+                    f"{path}: {line!r}: a line is a word, then its count (1 or more), then a tag"
                 )
             words.append((parts[1], int(parts[2]) if parts[2] else None))
     return words

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.errors import InputError
+from data.files import read_lines
 from data.tokenization.wordpiece import WordPieceTokenizer, is_han
 
 LONGEST_TERM = 32  # characters
@@ -25,15 +26,7 @@ class AddedTerm:
 
 def read_terms(path: Path) -> list[str]:
     """Read terms of a UTF-8 file, one a line, without repetitions. Raises InputError for any other file."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except OSError:
-        raise InputError(f"no file of terms {path}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} is not UTF-8 text at byte {error.start}: one term a line is expected"
-        ) from None
-    terms = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
+    terms = list(dict.fromkeys(read_lines(path, "file of terms")))
     wrong = [term for term in terms if len(term) > LONGEST_TERM or len(term.split()) > 1]
     if wrong:
         raise InputError(

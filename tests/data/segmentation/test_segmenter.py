@@ -84,7 +84,7 @@ def test_a_users_word_is_found_however_its_line_is_spaced(tmp_path, line):
 def test_a_malformed_dictionary_is_refused(tmp_path, line):
     path = tmp_path / "words.txt"
     path.write_text(f"词\n{line}\n", encoding="utf-8")
-    with pytest.raises(InputError, match="words.txt line 2"):
+    with pytest.raises(InputError, match=f"words.txt: '{line}': a line is a word"):
         Segmenter([path])
     with pytest.raises(InputError, match="nowhere.txt cannot be read"):
         Segmenter([tmp_path / "nowhere.txt"])

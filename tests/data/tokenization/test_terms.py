@@ -101,7 +101,7 @@ def test_terms_that_cannot_be_spelt_or_do_not_fit_are_not_added(chinese, tokeniz
     "content, message",
     [
         (b"", "holds no term"),
-        (b"\xff\xfe\x00", "not UTF-8 text"),
+        (b"\xff\xfe\x00", "cannot be read: 'utf-8' codec"),
         ("普洱 茶\n".encode(), "or have spaces, first '普洱 茶'"),
         ("茶".encode() * 40, "longer than 32 characters"),
     ],
@@ -110,7 +110,7 @@ def test_a_file_of_terms_is_checked(tmp_path, content, message):
     (tmp_path / "terms.txt").write_bytes(content)
     with pytest.raises(InputError, match=message):
         read_terms(tmp_path / "terms.txt")
-    with pytest.raises(InputError, match="no file of terms"):
+    with pytest.raises(InputError, match="none.txt cannot be read"):
         read_terms(tmp_path / "none.txt")
 
 
