@@ -63,20 +63,14 @@ def plain_name(name: str) -> str:
     return stem if suffix.lower() in COMPRESSIONS else name
 
 
-class _Zstandard:
-    """A zstd stream; unlike other readers, Arrow's notices that one was cut off."""
-
-    def __init__(self, file: IO[bytes]):
-        self.stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
-        self.close = self.stream.close
-
-    def read1(self, size: int) -> bytes:
-        return self.stream.read(min(size, _UNIT))  # an error loses what the call had read
+def _open_zstandard(file: IO[bytes]) -> pa.NativeFile:
+    """Open a zstd stream; unlike other readers, Arrow's notices that one was cut off."""
+    return pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
 
 
 _DECOMPRESSORS: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
-    b"\x28\xb5\x2f\xfd": _Zstandard,
+    b"\x28\xb5\x2f\xfd": _open_zstandard,
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\x00": lzma.LZMAFile,
 }
@@ -97,7 +91,7 @@ class _Damaged(io.RawIOBase):
         if self.damage is not None:
             return 0
         try:
-            content = self.stream.read1(len(view))
+            content = self.stream.read1(min(len(view), _UNIT))  # an error of zstd loses what the call had read
         except DAMAGED as error:
             self.damage = error
             return 0
