@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 _COMPRESSED_TARS = (".tgz", ".tbz2", ".txz")
-_BUFFER, _UNIT = 1 << 18, 1 << 13
+_BUFFER = 1 << 18
+_UNIT = 1 << 13  # decompressed at once; an error of zstd loses what the call had read
 # of a zip member's header: flags, method, bytes, lengths of name and extra
 _LOCAL = struct.Struct("<2x2H8xL4x2H")
 _ZIP64 = 0xFFFFFFFF  # in place of a size that the extra field has, or nobody knows
@@ -91,7 +92,7 @@ class _Damaged(io.RawIOBase):
         if self.damage is not None:
             return 0
         try:
-            content = self.stream.read1(min(len(view), _UNIT))  # an error of zstd loses what the call had read
+            content = self.stream.read1(min(len(view), _UNIT))
         except DAMAGED as error:
             self.damage = error
             return 0
