@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
+from dataclasses import is_dataclass
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -102,9 +102,9 @@ def faults(error: ValidationError, cls: type) -> str:
 def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, cls: type) -> str:
     name = ".".join(str(part) for part in loc)
     if kind in ("unexpected_keyword_argument", "unexpected_positional_argument"):
-        owner = _owner(cls, loc[:-1])
-        names = [one.name for one in fields(owner)] if owner else []
-        near = difflib.get_close_matches(str(loc[-1]), names, 1)
+        group = name.rpartition(".")[0]
+        names = [one for one in names_of(cls) if one.rpartition(".")[0] == group]
+        near = difflib.get_close_matches(name, names, 1)
         return f"unknown {name}" + (
             f"; did you mean {near[0]}?" if near else f", known are {', '.join(names)}"
         )
@@ -114,14 +114,3 @@ def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, c
     if message.startswith("Value error, "):
         return f"{name}: {text}" if name else text
     return f"{name}={value!r}: it must be {text}"
-
-
-def _owner(cls: type, loc: tuple[int | str, ...]) -> type | None:
-    """Find the options class that a fault's place leads to."""
-    for part in loc:
-        hint = get_type_hints(cls).get(str(part))
-        found = next((one for one in (hint, *get_args(hint)) if is_dataclass(one)), None)
-        if found is None:
-            return None
-        cls = found if isinstance(found, type) else type(found)
-    return cls
