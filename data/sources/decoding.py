@@ -33,12 +33,6 @@ LONGEST_LINE = 1 << 22  # bytes; a longer line is decoded in pieces
 BLOCK = 1 << 16  # bytes read at a time
 
 
-class Unfinished(str):
-    """A piece of a line longer than LONGEST_LINE; the rest follows in further pieces."""
-
-    __slots__ = ()
-
-
 def _common_characters() -> frozenset[str]:
     """Everyday Chinese: level 1 of GB 2312-80 and of Big5."""
     simplified = bytes(b for row in range(0xB0, 0xD8) for cell in range(0xA1, 0xFF) for b in (row, cell))
@@ -117,10 +111,10 @@ def detect_encoding(sample: bytes, *, whole: bool) -> str | None:
 
 
 def decoded_lines(file: io.BufferedReader, encoding: str) -> Iterator[str]:
-    """Yield lines without their ends; only LF, CRLF and CR end a line.
+    """Yield lines, all with LF at their end except for a last line without one; CRLF and CR end a line too.
 
-    A line longer than LONGEST_LINE comes in pieces, all `Unfinished` except the last. A line in another
-    encoding than the file's is decoded by its own; bytes that no encoding decodes become U+FFFD.
+    A line longer than LONGEST_LINE comes in pieces. A line in another encoding than the file's is decoded by
+    its own; bytes that no encoding decodes become U+FFFD.
     """
     if encoding == "utf-8-sig":
         file.read(len(codecs.BOM_UTF8))
@@ -132,45 +126,37 @@ def decoded_lines(file: io.BufferedReader, encoding: str) -> Iterator[str]:
 
 def _lines_of_stream(file: io.BufferedReader, encoding: str) -> Iterator[str]:
     with io.TextIOWrapper(file, encoding=encoding, errors="replace", newline=None) as text:
-        is_open = False
-        for line in iter(partial(text.readline, LONGEST_LINE // 4), ""):
-            is_open = not line.endswith("\n") and len(line) == LONGEST_LINE // 4
-            yield Unfinished(line) if is_open else line.removesuffix("\n")
-        if is_open:
-            yield ""
+        yield from iter(partial(text.readline, LONGEST_LINE // 4), "")
 
 
 def _lines_of_blocks(file: io.BufferedReader, encoding: str) -> Iterator[str]:
     pending: list[bytes] = []
-    size, is_open = 0, False
+    size = 0
     while block := file.read1(BLOCK):
         # a CR at the end may be half of a CRLF
         end = block.rfind(b"\n") + 1 or block.rfind(b"\r", 0, len(block) - 1) + 1
         if end:
-            yield from _decode_block(b"".join([*pending, block[:end]]), encoding).split("\n")[:-1]
-            pending, size, is_open = [], 0, False
+            yield from _decode_block(b"".join([*pending, block[:end]]), encoding)
+            pending, size = [], 0
         pending.append(block[end:])
         size += len(block) - end
         if size >= LONGEST_LINE:
             piece, rest = _decode_piece(b"".join(pending), encoding)
-            *ended, piece = piece.replace("\r", "\n").split("\n")
-            yield from ended
-            yield Unfinished(piece)
-            pending, size, is_open = [rest], len(rest), True
-    if size or is_open:
-        yield from _decode_block(b"".join(pending), encoding).removesuffix("\n").split("\n")
+            yield from io.StringIO(piece.replace("\r", "\n"))
+            pending, size = [rest], len(rest)
+    yield from _decode_block(b"".join(pending), encoding)
 
 
-def _decode_block(block: bytes, encoding: str) -> str:
-    """Decode whole lines; each ends with LF."""
+def _decode_block(block: bytes, encoding: str) -> Iterator[str]:
+    """Decode whole lines."""
     if b"\r" in block:
         block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if encoding == "utf-8":
         try:
-            return block.decode()
+            return io.StringIO(block.decode())
         except UnicodeDecodeError:
             pass
-    return "\n".join(_decode_line(line, encoding) for line in block.split(b"\n"))
+    return io.StringIO("\n".join(_decode_line(line, encoding) for line in block.split(b"\n")))
 
 
 def _decode_piece(piece: bytes, encoding: str) -> tuple[str, bytes]:

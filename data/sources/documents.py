@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from data.errors import InputError, UserError, masked
 from data.sources.archives import COMPRESSIONS, Part, damage, one_line, open_parts, plain_name
-from data.sources.decoding import SAMPLE_BYTES, Unfinished, decoded_lines, detect_encoding
+from data.sources.decoding import SAMPLE_BYTES, decoded_lines, detect_encoding
 from data.sources.markup import asciidoc_text, html_text, markdown_text, mdx_text, rst_text
 from data.sources.plain_text import find_format, join_wrapped
 from data.sources.rows import BadRow, json_rows, table_rows
@@ -277,7 +277,7 @@ def _head(lines: Iterator[str]) -> list[str]:
 def _read_text(part: Part, lines: Iterator[str], text_format: TextFormat) -> Iterator[RawDocument]:
     if text_format == "auto":
         head = _head(lines)
-        text_format = "bert" if ".bert." in part.name else find_format(head)
+        text_format = "bert" if ".bert." in part.name else find_format("".join(head).split("\n"))
         lines = chain(head, lines)
     for document in _blocks(part, lines, is_bert=text_format == "bert"):
         text = join_wrapped(document.text) if text_format == "wrapped" else document.text
@@ -290,7 +290,7 @@ def _blocks(part: Part, lines: Iterator[str], *, is_bert: bool) -> Iterator[RawD
     size, number, begin, first = 0, 1, 1, 1
     in_line = False
     for line in lines:
-        is_cut = type(line) is Unfinished
+        is_cut = not line.endswith("\n")
         ends_document = is_bert and not in_line and not is_cut and not line.strip()
         if in_line and size > MAX_HELD_CHARACTERS:
             # the last part may still grow
@@ -302,12 +302,12 @@ def _blocks(part: Part, lines: Iterator[str], *, is_bert: bool) -> Iterator[RawD
                 yield from _cut("".join(block)[:-1], _block_uri(part.uri, begin, True), first)
             block, size, begin, first = [], 0, number + ends_document, 1
         if not ends_document:
-            block += [line] if is_cut else [line, "\n"]
-            size += len(line)
+            block.append(line)
+            size += len(line) - (not is_cut)
         number += not is_cut
         in_line = is_cut
     if block or number == 1:
-        yield from _cut("".join(block)[:-1], _block_uri(part.uri, begin, is_bert), first)
+        yield from _cut("".join(block).removesuffix("\n"), _block_uri(part.uri, begin, is_bert), first)
 
 
 def _block_uri(uri: str, begin: int, is_part: bool) -> str:
@@ -320,12 +320,12 @@ def _read_page(
     page: list[str] = []
     size = 0
     for line in lines:
-        page += [line] if type(line) is Unfinished else [line, "\n"]
-        size += len(line) + 1
+        page.append(line)
+        size += len(line)
         if size > MAX_PAGE_CHARACTERS:
             yield Dropped(uri, "page_too_long", size)
             return
-    text, found = _unwrapped(text_of("".join(page)[:-1]), text_format)
+    text, found = _unwrapped(text_of("".join(page).removesuffix("\n")), text_format)
     yield from _cut(text.replace("\n\n", "\n"), uri, text_format=found)
 
 

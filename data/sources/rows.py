@@ -14,8 +14,6 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from data.sources.decoding import Unfinished
-
 MAX_ROW_CHARACTERS = 32 << 20
 MAX_FIELD_CHARACTERS = 4_000_000  # a longer CSV field has a quote that was never closed
 _WINDOW = 1 << 16  # characters of JSON held at once, unless one value is longer
@@ -33,18 +31,20 @@ class BadRow(NamedTuple):
 
 
 def whole_lines(lines: Iterator[str]) -> Iterator[str | int]:
-    """Join lines from their pieces; yield only the length of a line above MAX_ROW_CHARACTERS."""
+    """Join lines from their pieces and leave out their ends; of a line above MAX_ROW_CHARACTERS yield only
+    the length.
+    """
     pieces: list[str] = []
     size = 0
-    for line in lines:
-        if not size and type(line) is str:
-            yield line
-            continue
+    for piece in lines:
+        line = piece.removesuffix("\n")
         size += len(line)
         pieces = [*pieces, line] if size <= MAX_ROW_CHARACTERS else []
-        if type(line) is str:
+        if piece.endswith("\n"):
             yield "".join(pieces) if size <= MAX_ROW_CHARACTERS else size
             pieces, size = [], 0
+    if size:
+        yield "".join(pieces) or size
 
 
 def json_rows(lines: Iterator[str]) -> Iterator[tuple[str, object, int]]:
@@ -75,8 +75,8 @@ def _begins_value(line: str) -> bool:
     """Whether values that span lines begin here: no row of JSONL looks like this."""
     text = line.strip()
     is_array = text[:1] == "[" and text[1:].lstrip()[:1] in ("{", "")
-    if type(line) is Unfinished or not (is_array or text[:1] == "{"):
-        return is_array
+    if not is_array and text[:1] != "{":
+        return False
     try:
         _decoder.decode(text)
     except json.JSONDecodeError as error:
@@ -90,8 +90,8 @@ def _filled(text: str, lines: Iterator[str], enough: int) -> tuple[str, bool]:
     """Add lines to the text until it has `enough` characters; return it and whether the lines are used up."""
     block, size = [text], len(text)
     for line in lines:
-        block += [line] if type(line) is Unfinished else [line, "\n"]
-        size += len(line) + 1
+        block.append(line)
+        size += len(line)
         if size >= enough:
             return "".join(block), False
     return "".join(block), True
