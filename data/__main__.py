@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data import catalog, refresh, segmentation, sources
 from data.errors import InputError
 from data.segmentation import MIN_COHESION, MIN_COUNT, MIN_FREEDOM
 from data.terminal import make_app, run_app
@@ -27,11 +28,10 @@ def gc(*, keep: int = 1, dry_run: bool = False, workspace: str | None = None) ->
         dry_run: Print what would be removed, and remove nothing.
         workspace: Folder or URL of the workspace.
     """
-    from data.catalog import collect_garbage
     from data.publication import working_copy
 
     with working_copy(workspace, read_only=dry_run) as copy:
-        gone = collect_garbage(copy, keep=keep, dry_run=dry_run)
+        gone = catalog.collect_garbage(copy, keep=keep, dry_run=dry_run)
     for corpus, version in gone.versions:
         print(f"{corpus} version {version}")
     done = "would go" if dry_run else "gone"
@@ -46,11 +46,10 @@ def remove(corpus: str, /, *, workspace: str | None = None) -> None:
         corpus: Name of the corpus.
         workspace: Folder or URL of the workspace.
     """
-    from data.catalog import remove_corpus
     from data.publication import working_copy
 
     with working_copy(workspace) as copy:
-        runs = remove_corpus(copy, corpus)
+        runs = catalog.remove_corpus(copy, corpus)
     print(f"{corpus} is gone" + (f"; models pretrained on it stay: {', '.join(runs)}" if runs else ""))
 
 
@@ -62,11 +61,10 @@ def compact(*, corpus: str, workspace: str | None = None) -> None:
         corpus: Name of the corpus.
         workspace: Folder or URL of the workspace.
     """
-    from data.catalog import compact
     from data.publication import working_copy
 
     with working_copy(workspace) as copy:
-        version = compact(copy, corpus)
+        version = catalog.compact(copy, corpus)
     print(f"{corpus} version {version.version}" if version else "nothing to merge")
 
 
@@ -96,11 +94,7 @@ def words(
         limit: Maximum number of words to write.
         workspace: Folder or URL of the workspace.
     """
-    from data.catalog import open_workspace
     from data.publication import working_copy
-    from data.refresh import read_sentences
-    from data.segmentation import Segmenter, discover_words, write_dictionary
-    from data.sources import find_files
 
     if bool(corpus) == bool(source):
         raise InputError("give either --corpus or --source")
@@ -109,18 +103,18 @@ def words(
     with ExitStack() as stack:
         if corpus:
             copy = stack.enter_context(working_copy(workspace, read_only=True))
-            texts = stack.enter_context(open_workspace(copy.root)).texts(corpus)
+            texts = stack.enter_context(catalog.open_workspace(copy.root)).texts(corpus)
         else:
-            texts = read_sentences([uri for name in source for uri in find_files(name)])
-        new = discover_words(
+            texts = refresh.read_sentences([uri for name in source for uri in sources.find_files(name)])
+        new = segmentation.discover_words(
             texts,
-            segmenter=Segmenter(dictionary),
+            segmenter=segmentation.Segmenter(dictionary),
             min_count=min_count,
             min_cohesion=min_cohesion,
             min_freedom=min_freedom,
             limit=limit,
         )
-    table = write_dictionary(new, output)
+    table = segmentation.write_dictionary(new, output)
     for word in new[:20]:
         print(f"{word.word}\t{word.count}\t{word.example}")
     print(f"{len(new):,} words in {output}, with counts and examples in {table}")
@@ -149,13 +143,12 @@ def push(url: str, /, *, workspace: Path | None = None) -> None:
         url: Where to publish it, such as s3://bucket/workspace.
         workspace: Folder to publish; by default the copy of this URL that commands work in.
     """
-    from data.catalog import has_catalog
     from data.locks import writer_lock
     from data.publication import publish
     from data.storage import RemoteFolder
 
     copy, store = Workspace(workspace or local_folder(url)), RemoteFolder(url)
-    if not has_catalog(copy) and not copy.tokenizers.is_dir():
+    if not catalog.has_catalog(copy) and not copy.tokenizers.is_dir():
         raise InputError(f"nothing to publish in {copy.root}: pass --workspace with the folder to publish")
     with writer_lock(store):
         print(_describe(publish(store, copy), copy))
