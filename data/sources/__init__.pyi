@@ -1,4 +1,3 @@
-from .archives import DAMAGED as DAMAGED
 from .archives import one_line as one_line
 from .decoding import REPLACEMENT as REPLACEMENT
 from .decoding import SAMPLE_BYTES as SAMPLE_BYTES

@@ -155,7 +155,7 @@ def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
         return
     with archive:
         for member in archive.infolist():
-            if member.filename.endswith("/"):  # is_dir() fails without a name
+            if member.is_dir():
                 continue
             inner = f"{uri}!{member.filename}"
             if _is_unsafe(member.filename):

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.cleaning import CleaningRules, GuardRules, count_hits, find_leak, make_guard
-from data.errors import ConfigError, InputError
+from data.errors import InputError
 from data.sources import SourceRules
 from tests.corpora import ask, refresh_here, refresh_settings
 
@@ -30,13 +30,6 @@ def hits(path, *documents):
 def test_a_document_with_a_long_piece_of_an_evaluation_text_is_found(evaluation):
     quoted = f"有人问：{QUESTION[:6]}，{QUESTION[6:16]}！大家都不知道。"
     assert hits(evaluation, [quoted], ["别的茶。"], [QUESTION[:12] + "和别的"]) == [16 - 12, 0, 0]
-
-
-def test_a_text_added_between_two_jobs_of_a_process_is_found(evaluation):
-    assert hits(evaluation, ["龙井茶怎么泡才好喝"]) == [0]
-    with evaluation.open("a", encoding="utf-8") as file:
-        file.write("龙井茶怎么泡才好喝\t茶\t1\n")
-    assert hits(evaluation, ["龙井茶怎么泡才好喝"]) == [1]
 
 
 @pytest.mark.parametrize("share, found", [(0, [8, 2, 1, 0]), (0.5, [8, 0, 1, 0]), (1, [8, 0, 1, 0])])
@@ -111,14 +104,6 @@ def test_every_field_of_every_usual_form_of_an_evaluation_set_is_read(tmp_path, 
         path.write_text(FORMS[name], encoding="utf-8")
     unlike = "先读一句话，这里什么也没有，然后再读一句话。"
     assert hits(path, [QUESTION], [unlike], [OTHER]) == [len(QUESTION) - 12, 0, len(OTHER) - 12]
-
-
-@pytest.mark.parametrize("ngram", [8, 13])
-def test_a_long_text_is_found_whatever_is_compared(evaluation, ngram):
-    guard = make_guard((str(evaluation),), ngram, CleaningRules())
-    assert count_hits(guard, [[QUESTION]]).tolist() == [len(QUESTION) - ngram + 1]
-    with pytest.raises(ConfigError, match="ngram=7"):
-        GuardRules(ngram=7)
 
 
 def test_fields_of_plain_text_are_texts_and_names_of_columns_are_not(tmp_path):

@@ -43,14 +43,12 @@ def test_it_encodes_as_the_files_it_was_made_from(both):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda content: content[:-900], "is not a tokenizer.json"),
-        (lambda content: without(content, "茶"), "its ids are not 0 to"),
         (lambda content: content.replace('"handle_chinese_chars": true', '"handle_chinese_chars": false'),
          "its normalizer has other settings"),
         (lambda content: content.replace('prefix": "##"', 'prefix": "@@"'), "its model has other settings"),
         (lambda content: json.dumps({**json.loads(content), "model": BPE}), "has a BPE model"),
     ],
-    ids=["cut off", "missing id", "normalizer", "prefix", "another model"],
+    ids=["normalizer", "prefix", "another model"],
 )  # fmt: skip
 def test_what_is_no_such_vocabulary_is_refused(tmp_path, wordpiece_json, change, message):
     path = tmp_path / "tokenizer.json"
@@ -97,9 +95,3 @@ def test_berts_chinese_vocabulary_survives_being_saved_by_transformers(tmp_path)
 
 
 BPE = {"type": "BPE", "vocab": {"[UNK]": 0}, "merges": [], "unk_token": "[UNK]"}
-
-
-def without(content, entry):
-    tokenizer = json.loads(content)
-    del tokenizer["model"]["vocab"][entry]
-    return json.dumps(tokenizer)
