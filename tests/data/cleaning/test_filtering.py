@@ -76,9 +76,8 @@ def test_lines_without_an_end_are_a_reason_if_the_rules_say_so():
     assert reason("\n".join(f"第{i}种茶。”" for i in range(12)), max_unended_lines=0.1) is None
 
 
-def test_blocked_words_are_a_reason(tmp_path):
-    path = tmp_path / "words.txt"
-    path.write_text("点击领取\n加微信\n", encoding="utf-8")
+def test_blocked_words_are_a_reason(tmp_path, write):
+    path = write("words.txt", "点击领取\n加微信\n")
     text = "好茶。加微信，点击领取。点击领取。"
     assert reason(text, blocklist=str(path)) == "blocked_words"
     assert reason(text, blocklist=str(path), max_blocked=3) is None
@@ -89,9 +88,8 @@ def test_blocked_words_are_a_reason(tmp_path):
         read_blocklist(tmp_path / "empty.txt")
 
 
-def test_blocked_words_are_found_as_cleaning_writes_them(tmp_path):
-    path = tmp_path / "words.txt"
-    path.write_text("ＶＸ号\n賭博\n", encoding="utf-8")
+def test_blocked_words_are_found_as_cleaning_writes_them(write):
+    path = write("words.txt", "ＶＸ号\n賭博\n")
     cleaning = CleaningRules(simplify=True)
     text = clean_text("好茶。加ＶＸ号，不要賭博。", cleaning)
     measures = measure([split_sentences(text)])

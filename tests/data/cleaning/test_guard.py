@@ -16,10 +16,8 @@ SHORT = "龙井怎么泡才好"
 
 
 @pytest.fixture
-def evaluation(tmp_path):
-    path = tmp_path / "test.tsv"
-    path.write_text(f"text_a\ttext_b\tlabel\n{QUESTION}\t{SHORT}\t1\n", encoding="utf-8")
-    return path
+def evaluation(write):
+    return write("test.tsv", f"text_a\ttext_b\tlabel\n{QUESTION}\t{SHORT}\t1\n")
 
 
 def hits(path, *documents):
@@ -33,10 +31,9 @@ def test_a_document_with_a_long_piece_of_an_evaluation_text_is_found(evaluation)
 
 
 @pytest.mark.parametrize("share, found", [(0, [8, 2, 1, 0]), (0.5, [8, 0, 1, 0]), (1, [8, 0, 1, 0])])
-def test_a_share_of_an_evaluation_text_can_be_asked_for(tmp_path, share, found):
-    path = tmp_path / "test.tsv"
+def test_a_share_of_an_evaluation_text_can_be_asked_for(write, share, found):
     other = "县级以上地方各级人民政府应当公布收购价格"
-    path.write_text(f"a\tb\n{QUESTION}\t龙井茶怎么泡才好喝\n{other}\t茶\n", encoding="utf-8")
+    path = write("test.tsv", f"a\tb\n{QUESTION}\t龙井茶怎么泡才好喝\n{other}\t茶\n")
     guard = make_guard((str(path),), 13, CleaningRules(), share)
     phrase = other[:14] + "做好别的工作"
     documents = [
@@ -48,18 +45,16 @@ def test_a_share_of_an_evaluation_text_can_be_asked_for(tmp_path, share, found):
     assert count_hits(guard, documents).tolist() == found
 
 
-def test_a_text_of_eight_letters_is_found_anywhere_and_a_shorter_one_as_a_sentence(tmp_path):
-    path = tmp_path / "dev.tsv"
-    path.write_text("q\n龙井茶怎么泡才好喝\n龙井怎么泡才好\n", encoding="utf-8")
+def test_a_text_of_eight_letters_is_found_anywhere_and_a_shorter_one_as_a_sentence(write):
+    path = write("dev.tsv", "q\n龙井茶怎么泡才好喝\n龙井怎么泡才好\n")
     assert hits(path, ["请问龙井茶，怎么泡才好喝呢？"], ["龙井茶怎么泡才好"]) == [1, 0]
     assert hits(path, ["“龙井怎么泡才好？”"], ["他问龙井怎么泡才好"], ["龙井怎么", "泡才好"]) == [1, 0, 0]
 
 
-def test_short_sentences_of_a_pair_are_found_where_a_document_holds_both(tmp_path):
-    path = tmp_path / "dev.tsv"
-    path.write_text(
+def test_short_sentences_of_a_pair_are_found_where_a_document_holds_both(write):
+    path = write(
+        "dev.tsv",
         "id\ta\tb\tlabel\n1024\t茶怎么存\t新茶放哪里\t1\n1025\t泡茶\t水温多少\t0\n1026\t好茶多少錢\t茶多少钱\t1\n",
-        encoding="utf-8",
     )
     both = ["有人问新茶，放哪里？", "也有人问茶怎麼存好。"]
     others = (["他问新茶放哪里"], ["茶怎么存", "水温多少"], ["泡茶的水温多少"], ["不知道好茶多少钱一斤"])
@@ -106,28 +101,24 @@ def test_every_field_of_every_usual_form_of_an_evaluation_set_is_read(tmp_path, 
     assert hits(path, [QUESTION], [unlike], [OTHER]) == [len(QUESTION) - 12, 0, len(OTHER) - 12]
 
 
-def test_fields_of_plain_text_are_texts_and_names_of_columns_are_not(tmp_path):
-    path = tmp_path / "dev.txt"
-    path.write_text(f"{SHORT}\t水温多少\t1\n", encoding="utf-8")
+def test_fields_of_plain_text_are_texts_and_names_of_columns_are_not(write):
+    path = write("dev.txt", f"{SHORT}\t水温多少\t1\n")
     assert hits(path, [SHORT]) == [1]
-    named = tmp_path / "dev.csv"
-    named.write_text(f"question,category\n{QUESTION},茶\n", encoding="utf-8")
+    named = write("dev.csv", f"question,category\n{QUESTION},茶\n")
     assert hits(named, ["question"], [QUESTION]) == [0, len(QUESTION) - 12]
 
 
-def test_a_file_without_text_is_refused(tmp_path):
-    path = tmp_path / "none.tsv"
-    path.write_text("a\tb\n1\t2\n", encoding="utf-8")
+def test_a_file_without_text_is_refused(write):
+    path = write("none.tsv", "a\tb\n1\t2\n")
     with pytest.raises(InputError, match="none.tsv: no text"):
         make_guard((str(path),), 13, CleaningRules())
 
 
-def test_width_case_punctuation_and_traditional_characters_do_not_hide_a_text(tmp_path):
+def test_width_case_punctuation_and_traditional_characters_do_not_hide_a_text(write):
     texts = ["ＡＢＣＤＥＦＧ１２３４５６７８９０水温", "圖書館開設閱覽室讀者可以憑證件免費借閱"]
     plain = ["abcdefg，1234567890 水温", "图书馆开设阅览室；读者可以凭证件免费借阅"]
-    path = tmp_path / "dev.tsv"
     for written, read in ((texts, plain), (plain, texts)):
-        path.write_text("text\n" + "\n".join(written) + "\n", encoding="utf-8")
+        path = write("dev.tsv", "text\n" + "\n".join(written) + "\n")
         assert hits(path, *([text] for text in read)) == [7, 7]
 
 
@@ -162,9 +153,8 @@ def test_a_guard_that_cannot_be_read_to_its_end_is_refused(tmp_path, name, conte
 
 
 @pytest.mark.parametrize("action, kept", [("drop", 1), ("report", 2)])
-def test_a_refresh_drops_or_reports_them(tmp_path, evaluation, vocabulary_file, action, kept):
-    source = tmp_path / "raw.txt"
-    source.write_text(f"先读一句话。{QUESTION}？有人这样问。\n\n茶要慢慢喝。水要慢慢烧。\n", encoding="utf-8")
+def test_a_refresh_drops_or_reports_them(tmp_path, write, evaluation, vocabulary_file, action, kept):
+    source = write("raw.txt", f"先读一句话。{QUESTION}？有人这样问。\n\n茶要慢慢喝。水要慢慢烧。\n")
     evaluation.write_text("text\n清明前採的龍井茶應該用多少度的水來泡才好\n", encoding="utf-8")
     rules = {"cleaning": CleaningRules(simplify=True), "reading": SourceRules(text_format="bert")}
     rules["guard"] = GuardRules(files=(str(evaluation),), action=action)

@@ -92,10 +92,9 @@ def parts_of(word):
 
 
 def test_words_are_found_in_a_corpus_that_has_not_changed_and_the_next_refresh_uses_them(
-    tmp_path, vocabulary_file
+    tmp_path, write, vocabulary_file
 ):
-    source = tmp_path / "raw.txt"
-    source.write_text("\n\n".join(corpus(400)), encoding="utf-8")
+    source = write("raw.txt", "\n\n".join(corpus(400)))
     settings = refresh_settings(tmp_path / "w", source, vocabulary_file, corpus="c")
     assert refresh_here(settings).version == 1
     settings = replace(settings, discover_words=50)
@@ -114,9 +113,8 @@ def test_words_are_found_in_a_corpus_that_has_not_changed_and_the_next_refresh_u
     assert result.version == 2 and words()[TERM] > before
 
 
-def test_the_command_writes_a_dictionary(tmp_path, capsys):
-    source = tmp_path / "raw.txt"
-    source.write_text("\n\n".join(corpus(400)), encoding="utf-8")
+def test_the_command_writes_a_dictionary(tmp_path, write, capsys):
+    source = write("raw.txt", "\n\n".join(corpus(400)))
     output = tmp_path / "words.txt"
     assert main(["corpus", "words", "--source", str(source), "--output", str(output)]) == 0
     assert TERM in output.read_text(encoding="utf-8") and TERM in capsys.readouterr().out

@@ -62,9 +62,8 @@ def test_words_of_rare_characters_are_jiebas(text):
     assert SEGMENTER.split(f"茶。\n繻躞{text}")[:3] == ["茶", "。", "\n"]
 
 
-def test_a_users_words_are_found_as_jieba_finds_them(tmp_path):
-    path = tmp_path / "words.txt"
-    path.write_text("语言模型 100 n\n炒青法\n茶A级\nv2.x 50\n冻顶乌龙 3\n", encoding="utf-8")
+def test_a_users_words_are_found_as_jieba_finds_them(write):
+    path = write("words.txt", "语言模型 100 n\n炒青法\n茶A级\nv2.x 50\n冻顶乌龙 3\n")
     theirs = jieba.Tokenizer()
     theirs.load_userdict(str(path))
     ours = Segmenter([path])
@@ -74,16 +73,14 @@ def test_a_users_words_are_found_as_jieba_finds_them(tmp_path):
 
 
 @pytest.mark.parametrize("line", ["云计算平台\tn", "云计算平台  nz", "云计算平台 N", "云计算平台\t5000\tn"])
-def test_a_users_word_is_found_however_its_line_is_spaced(tmp_path, line):
-    path = tmp_path / "words.txt"
-    path.write_text(line, encoding="utf-8")
+def test_a_users_word_is_found_however_its_line_is_spaced(write, line):
+    path = write("words.txt", line)
     assert Segmenter([path]).split("A云计算平台，云计算平台") == ["A", "云计算平台", "，", "云计算平台"]
 
 
 @pytest.mark.parametrize("line", ["词 3 n 多余", "词 0", "词 3.5", "大语言 模型", "New York", "# 注释"])
-def test_a_malformed_dictionary_is_refused(tmp_path, line):
-    path = tmp_path / "words.txt"
-    path.write_text(f"词\n{line}\n", encoding="utf-8")
+def test_a_malformed_dictionary_is_refused(tmp_path, write, line):
+    path = write("words.txt", f"词\n{line}\n")
     with pytest.raises(InputError, match=f"words.txt: '{line}': a line is a word"):
         Segmenter([path])
     with pytest.raises(InputError, match="nowhere.txt cannot be read"):

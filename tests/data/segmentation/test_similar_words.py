@@ -40,7 +40,7 @@ def test_similar_words_of_sentencepiece_are_spelt_as_inside_a_sentence():
 
 
 @pytest.mark.parametrize("objective", ["roberta", "macbert", "spanbert"])
-def test_a_refresh_makes_shards_of_every_objective(tmp_path, samples, vocabulary_file, objective):
+def test_a_refresh_makes_shards_of_every_objective(tmp_path, write, samples, vocabulary_file, objective):
     settings = refresh_settings(tmp_path / "w", samples / "tea.jsonl", vocabulary_file, objective=objective)
     result = refresh_here(settings)
     assert result.sop == (objective == "macbert")
@@ -56,8 +56,7 @@ def test_a_refresh_makes_shards_of_every_objective(tmp_path, samples, vocabulary
         ).fetchall()
         assert documents == 1
     # a document more: the same similar words
-    extra = tmp_path / "extra.txt"
-    extra.write_text("新来的一篇讲怎样选茶杯。白瓷的最公道。先看口沿，再看杯底。", encoding="utf-8")
+    extra = write("extra.txt", "新来的一篇讲怎样选茶杯。白瓷的最公道。先看口沿，再看杯底。")
     more = refresh_here(replace(settings, source=(*settings.source, str(extra))))
     assert more.version == 2 and more.kept_shards == 1
     assert len(list((tmp_path / "w/shards/tea").glob("similar-*"))) == (objective == "macbert")

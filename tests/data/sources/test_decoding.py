@@ -22,9 +22,8 @@ UNICODE = ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
         *(("gb18030", SIMPLIFIED), ("big5", TRADITIONAL), ("big5hkscs", CANTONESE)),
     ],
 )
-def test_encodings_are_detected_with_their_mark_and_without(tmp_path, encoding, text):
-    path = tmp_path / "corpus.txt"
-    path.write_bytes(text.encode(encoding))
+def test_encodings_are_detected_with_their_mark_and_without(write, encoding, text):
+    path = write("corpus.txt", text.encode(encoding))
     assert texts(path) == [text.removeprefix("\ufeff")]
 
 
@@ -33,13 +32,12 @@ def jsonl_rows(count):
 
 
 @pytest.mark.parametrize("share", [0, 1, 2, 10], ids=["damaged", "alternating", "thirds", "one in ten"])
-def test_lines_that_the_files_encoding_cannot_decode_are_decoded_by_their_own(tmp_path, share):
+def test_lines_that_the_files_encoding_cannot_decode_are_decoded_by_their_own(write, share):
     rows = jsonl_rows(60)
     lines = [row.encode("utf-8" if share and n % (share + 1) else "gb18030") for n, row in enumerate(rows)]
     if not share:
         lines[30] = lines[30].replace("采".encode("gb18030"), b"\xff\xff", 1)
-    path = tmp_path / "corpus.jsonl"
-    path.write_bytes(b"".join(lines))
+    path = write("corpus.jsonl", b"".join(lines))
     found = texts(path)
     expected = [json.loads(row)["text"] for row in rows]
     assert sum(text == other for text, other in zip(found, expected, strict=True)) == 60 - (not share)
@@ -55,10 +53,9 @@ def test_lines_of_big5_and_gb18030_in_one_file_are_decoded_by_their_own(encoding
     assert "".join(decoded_lines(file, encoding)) == text + TRADITIONAL
 
 
-def test_another_encoding_after_the_sample_is_found_too(tmp_path):
+def test_another_encoding_after_the_sample_is_found_too(write):
     rows = jsonl_rows(9000)
-    path = tmp_path / "corpus.jsonl"
-    path.write_bytes("".join(rows[:8000]).encode() + "".join(rows[8000:]).encode("gb18030"))
+    path = write("corpus.jsonl", "".join(rows[:8000]).encode() + "".join(rows[8000:]).encode("gb18030"))
     assert texts(path) == [json.loads(row)["text"] for row in rows]
 
 
@@ -72,11 +69,10 @@ def test_a_damaged_line_of_utf8_stays_utf8(edits):
     assert list(decoded_lines(file, "utf-8")) == [line.decode("utf-8", "replace")]
 
 
-def test_short_words_of_gb18030_are_not_taken_for_utf8(tmp_path):
+def test_short_words_of_gb18030_are_not_taken_for_utf8(write):
     words = ["位", "尾", "妹", "喂", "卫", "味", "联通", "啊"]
     assert any(is_utf8(word.encode("gb18030")) for word in words)
-    path = tmp_path / "words.txt"
-    path.write_bytes("\n".join([FIRST, *words]).encode("gb18030"))
+    path = write("words.txt", "\n".join([FIRST, *words]).encode("gb18030"))
     assert texts(path) == ["\n".join([FIRST, *words])]
 
 

@@ -52,9 +52,8 @@ PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstd, ".bz2": bz2.compress, "
 
 @pytest.mark.parametrize("compression", PACKED)
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "tsv", "txt"])
-def test_every_format_gives_its_documents(tmp_path, kind, compression):
-    path = tmp_path / f"corpus.{kind}{compression}"
-    path.write_bytes(PACKED[compression](content(kind)))
+def test_every_format_gives_its_documents(write, kind, compression):
+    path = write(f"corpus.{kind}{compression}", PACKED[compression](content(kind)))
     assert [text.replace("\n", "") for text in texts(path)] == [FIRST, SECOND]
 
 
@@ -83,9 +82,8 @@ def members(kind):
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz", "tgz", "tar.bz2", "tar.xz", "tar.zst"])
-def test_archives_give_the_documents_of_their_members(tmp_path, kind):
-    path = tmp_path / f"corpus.{kind}"
-    path.write_bytes(members(kind))
+def test_archives_give_the_documents_of_their_members(tmp_path, write, kind):
+    path = write(f"corpus.{kind}", members(kind))
     assert [text.replace("\n", "") for text in texts(path)] == [FIRST, SECOND] * 2
     assert reasons(path) == {"not_supported": 1, "unsafe_name": 1}
     uris = [item.source_uri for item in read_documents(path)]
@@ -93,10 +91,9 @@ def test_archives_give_the_documents_of_their_members(tmp_path, kind):
     assert not (tmp_path.parent / "out.txt").exists()
 
 
-def test_documents_before_the_damage_of_an_archive_are_read(tmp_path):
+def test_documents_before_the_damage_of_an_archive_are_read(tmp_path, write):
     whole = members("tar")
-    path = tmp_path / "cut.tar"
-    path.write_bytes(whole[:1400])
+    path = write("cut.tar", whole[:1400])
     assert texts(path)[:2] == [FIRST, SECOND] and reasons(path)["unreadable_file"] == 1
     path = tmp_path / "cut.zip"
     for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -123,22 +120,20 @@ def test_a_cut_zip_file_is_read_on_behind_a_member_whose_header_has_no_size(tmp_
     assert len(texts(path)) == 4 and reasons(path) == {"unreadable_file": 1}
 
 
-def test_what_is_wrong_behind_the_end_of_an_archive_is_reported(tmp_path):
-    path = tmp_path / "corpus.tar.gz"
+def test_what_is_wrong_behind_the_end_of_an_archive_is_reported(write):
     whole, other = members("tar.gz"), members("tar")
     wrong_sum = bytearray(whole)
     wrong_sum[-8] ^= 1
     for damaged, why in [(wrong_sum, "CRC check failed"), (whole + gzip.compress(other), "goes on after")]:
-        path.write_bytes(damaged)
+        path = write("corpus.tar.gz", damaged)
         assert len(texts(path)) == 4 and reasons(path)["unreadable_file"] == 1
         assert why in list(read_documents(path))[-1].source_uri
 
 
-def test_an_archive_that_cannot_be_decompressed_says_why(tmp_path):
-    path = tmp_path / "corpus.tar.gz"
+def test_an_archive_that_cannot_be_decompressed_says_why(write):
     without_members = gzip.compress(bytes(10240))
     for content in (members("tar.gz")[:10], without_members[:30]):
-        path.write_bytes(content)
+        path = write("corpus.tar.gz", content)
         (item,) = read_documents(path)
         assert "ended before the end-of-stream marker" in item.source_uri
 
@@ -305,20 +300,18 @@ def test_rst_and_asciidoc_give_their_words(tmp_path, name, page, prose):
         "{/* 看不见\n也看不见 */}",
     ],
 )
-def test_mdx_loses_its_statements_and_no_prose(tmp_path, code):
-    path = tmp_path / "page.mdx"
+def test_mdx_loses_its_statements_and_no_prose(write, code):
     prose = ["采茶", "import 是一个关键字。", "export default 后面是表达式。", "import duties on tea"]
-    path.write_text(f"{code}\n\n# " + "\n\n".join(prose) + "\n", encoding="utf-8")
+    path = write("page.mdx", f"{code}\n\n# " + "\n\n".join(prose) + "\n")
     assert texts(path) == ["\n".join(prose)]
 
 
-def test_a_web_page_gives_its_main_content(tmp_path):
-    path = tmp_path / "page.html"
+def test_a_web_page_gives_its_main_content(write):
     body = "".join(f"<p>{n}{FIRST * 6}{SECOND}</p>" for n in range(6))
-    path.write_text(
+    path = write(
+        "page.html",
         f"<html><head><title>茶</title><style>p {{}}</style></head><body><nav><a href='/'>首页</a></nav>"
         f"<article>{body}</article><script>var x = '脚本';</script></body></html>",
-        encoding="utf-8",
     )
     (text,) = texts(path)
     assert text.count(SECOND) == 6 and "脚本" not in text and "<" not in text and "首页" not in text
@@ -369,9 +362,8 @@ def test_text_of_parquet_that_is_not_utf_8_costs_only_its_bytes(tmp_path):
     assert texts(tmp_path / "corpus.parquet") == [f"{FIRST}\ufffd", SECOND]
 
 
-def test_blank_lines_separate_documents_only_between_sentence_lines(tmp_path):
-    path = tmp_path / "one.txt"
-    path.write_text("第一段说采茶，有两句。第二句在这里。\n\n第二段说炒茶。\n", encoding="utf-8")
+def test_blank_lines_separate_documents_only_between_sentence_lines(write):
+    path = write("one.txt", "第一段说采茶，有两句。第二句在这里。\n\n第二段说炒茶。\n")
     assert len(texts(path)) == 1
     assert len(texts(path, text_format="bert")) == 2
     path.write_text(BERT, encoding="utf-8")
@@ -380,15 +372,13 @@ def test_blank_lines_separate_documents_only_between_sentence_lines(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".xz"])
-def test_of_a_damaged_file_what_is_whole_is_read(tmp_path, suffix):
+def test_of_a_damaged_file_what_is_whole_is_read(write, suffix):
     pack = PACKED[suffix]
     rows = [{"text": FIRST + hashlib.sha256(b"%d" % n).hexdigest()} for n in range(4000)]
     whole = pack("".join(json.dumps(row) + "\n" for row in rows).encode())
-    path = tmp_path / f"cut.jsonl{suffix}"
-    path.write_bytes(whole[: len(whole) // 2])
+    path = write(f"cut.jsonl{suffix}", whole[: len(whole) // 2])
     assert 1000 < len(texts(path)) < 3000 and reasons(path) == {"bad_json": 1, "unreadable_file": 1}
-    path = tmp_path / f"cut.txt{suffix}"
-    path.write_bytes(pack("\n".join(row["text"] for row in rows).encode())[:-2000])
+    path = write(f"cut.txt{suffix}", pack("\n".join(row["text"] for row in rows).encode())[:-2000])
     assert len("".join(texts(path))) > 200_000 and reasons(path) == {"unreadable_file": 1}
 
 
@@ -408,33 +398,29 @@ def test_what_holds_nothing_has_a_row(tmp_path, name):
     assert list(read_documents(tmp_path / name)) == [Dropped(place, "empty_file")]
 
 
-def test_lists_and_quotes_are_read_to_a_hundred_levels_and_deeper_ones_are_named(tmp_path):
-    path = tmp_path / "page.md"
-    path.write_text("".join(f"{'  ' * depth}- {FIRST}\n" for depth in range(40)), encoding="utf-8")
+def test_lists_and_quotes_are_read_to_a_hundred_levels_and_deeper_ones_are_named(write):
+    path = write("page.md", "".join(f"{'  ' * depth}- {FIRST}\n" for depth in range(40)))
     assert texts(path)[0].split("\n") == [FIRST] * 40
     for deep in (">" * 100 + FIRST, "- " * 60 + FIRST):
         path.write_text(f"{SECOND}\n\n{deep}\n", encoding="utf-8")
         assert list(read_documents(path)) == [Dropped(f"{path}#nested over 100 levels", "unreadable_file")]
 
 
-def test_a_number_of_any_length_is_read(tmp_path):
-    path = tmp_path / "numbers.jsonl"
+def test_a_number_of_any_length_is_read(write):
     for first in ("", json.dumps({"text": FIRST}) + "\n"):
-        path.write_text(first + '{"n": ' + "9" * 6000 + f', "text": "{SECOND}"}}\n', encoding="utf-8")
+        path = write("numbers.jsonl", first + '{"n": ' + "9" * 6000 + f', "text": "{SECOND}"}}\n')
         assert texts(path)[-1] == SECOND and not reasons(path)
 
 
-def test_a_huge_document_is_cut_into_several(tmp_path):
-    path = tmp_path / "corpus.txt"
-    path.write_text(FIRST * 200_000, encoding="utf-8")
+def test_a_huge_document_is_cut_into_several(write):
+    path = write("corpus.txt", FIRST * 200_000)
     parts = texts(path)
     assert len(parts) == 3 and "".join(parts) == FIRST * 200_000
     assert all(part.endswith("。") for part in parts)
 
 
-def test_a_very_long_line_is_cut_at_the_same_places(tmp_path, monkeypatch):
-    path = tmp_path / "corpus.txt"
-    path.write_text(f"{SECOND}\n{FIRST * 100_000}\n{SECOND}\n", encoding="utf-8")
+def test_a_very_long_line_is_cut_at_the_same_places(write, monkeypatch):
+    path = write("corpus.txt", f"{SECOND}\n{FIRST * 100_000}\n{SECOND}\n")
     at_once = texts(path)
     monkeypatch.setattr("data.sources.documents.MAX_HELD_CHARACTERS", 1_100_000)
     monkeypatch.setattr("data.sources.decoding.LONGEST_LINE", 100_000)

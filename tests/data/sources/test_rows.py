@@ -6,16 +6,15 @@ from data.sources import Dropped, read_documents
 from tests.data.sources.test_documents import FIRST, SECOND, reasons, texts
 
 
-def test_pretty_printed_values_are_read_one_after_the_other(tmp_path):
-    path = tmp_path / "corpus.json"
+def test_pretty_printed_values_are_read_one_after_the_other(write):
     rows = [{"text": f"{FIRST}{n}" * 50, "other": {"deep": [1, {"a": "]"}]}} for n in range(400)]
     for text in (
         json.dumps(rows, ensure_ascii=False, indent=1),
         "\n".join(json.dumps(row, ensure_ascii=False, indent=2) for row in rows),
     ):
-        path.write_text(text, encoding="utf-8")
+        path = write("corpus.json", text)
         assert texts(path) == [row["text"] for row in rows]
-        path.write_text(text[: len(text) // 2], encoding="utf-8")
+        path = write("corpus.json", text[: len(text) // 2])
         assert len(texts(path)) in range(190, 210) and reasons(path) == {"bad_json": 1}
 
 
@@ -31,11 +30,10 @@ def test_pretty_printed_values_are_read_one_after_the_other(tmp_path):
     ],
     ids=["array of lines", "brackets apart", "blank line first", "blank lines", "objects", "one line"],
 )
-def test_json_is_read_in_whatever_layout(tmp_path, layout):
+def test_json_is_read_in_whatever_layout(write, layout):
     rows = [{"text": f"{FIRST}{n}"} for n in range(60)]
     for name in ("corpus.json", "corpus.jsonl"):
-        path = tmp_path / name
-        path.write_text(layout(rows), encoding="utf-8")
+        path = write(name, layout(rows))
         assert texts(path) == [row["text"] for row in rows] and not reasons(path)
 
 
@@ -43,33 +41,30 @@ def dumps(row):
     return json.dumps(row, ensure_ascii=False)
 
 
-def test_a_bad_value_costs_only_itself(tmp_path):
-    path = tmp_path / "corpus.json"
+def test_a_bad_value_costs_only_itself(write):
     rows = [dumps({"text": f"{FIRST}{n}"}) for n in range(60)]
     rows[9] = rows[9].replace('"text"', "text")
     rows[20] = rows[20][:-1]
     rows[40] = rows[40].replace("第", "\t")
     good = [f"{FIRST}{n}" for n in range(60) if n not in (9, 20, 40)]
     for text in ("[" + ",\n".join(rows) + "]", "[" + ",".join(rows) + "\n]"):
-        path.write_text(text, encoding="utf-8")
+        path = write("corpus.json", text)
         assert texts(path) == good and reasons(path) == {"bad_json": 3}
     dropped = [item.source_uri for item in read_documents(path) if isinstance(item, Dropped)]
     assert dropped == [f"{path}#item={n}" for n in (10, 21, 41)]
 
 
-def test_endless_nesting_is_a_bad_value(tmp_path):
-    path = tmp_path / "corpus.json"
+def test_endless_nesting_is_a_bad_value(write):
     for text in ("{\n" * 20_000, '[{"a":[\n' * 20_000, "[" * 100_000):
-        path.write_text(text, encoding="utf-8")
+        path = write("corpus.json", text)
         assert not texts(path) and set(reasons(path)) == {"bad_json"}
 
 
 @pytest.mark.parametrize("bad", ['9,"没有结束', '9,"他说"好"。"', '9,"两行\n"没有"结束"'])
-def test_a_bad_quote_costs_only_its_row(tmp_path, bad):
+def test_a_bad_quote_costs_only_its_row(write, bad):
     rows = [f'{n},"{FIRST}第{n}行，""引用""。\n第二行。"' for n in range(60)]
     rows[9] = bad
-    path = tmp_path / "corpus.csv"
-    path.write_text("id,text\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    path = write("corpus.csv", "id,text\n" + "\n".join(rows) + "\n")
     assert texts(path) == [f'{FIRST}第{n}行，"引用"。\n第二行。' for n in range(60) if n != 9]
     dropped = [item for item in read_documents(path) if isinstance(item, Dropped)]
     assert dropped[0].source_uri == f"{path}#row=11" and dropped[0].reason == "bad_csv"

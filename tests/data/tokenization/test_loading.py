@@ -73,9 +73,8 @@ def test_sentencepiece_offsets_are_those_of_the_characters():
     ],
 )
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"], ids=["unix", "windows"])
-def test_a_vocabulary_that_cannot_work_is_refused(tmp_path, lines, message, line_end):
-    path = tmp_path / "vocab.txt"
-    path.write_bytes("".join(line + line_end for line in lines).encode())
+def test_a_vocabulary_that_cannot_work_is_refused(write, lines, message, line_end):
+    path = write("vocab.txt", "".join(line + line_end for line in lines).encode())
     with pytest.raises(InputError, match=message) as error:
         load_tokenizer(path)
     assert "\n" not in str(error.value)
@@ -88,17 +87,14 @@ def test_a_vocabulary_that_cannot_work_is_refused(tmp_path, lines, message, line
         ("tokenizer_config.json", {"added_tokens_decoder": {"5": {"content": "好茶"}}}, "first '好茶'"),
     ],
 )
-def test_what_would_make_other_ids_in_transformers_is_refused(tmp_path, name, content, message):
-    path = tmp_path / "vocab.txt"
-    path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+def test_what_would_make_other_ids_in_transformers_is_refused(tmp_path, write, name, content, message):
+    path = write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     load_tokenizer(path)
     (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(InputError, match=message):
         load_tokenizer(path)
 
 
-def test_windows_line_ends_and_byte_order_mark_are_not_part_of_a_token(tmp_path):
-    path = tmp_path / "vocab.txt"
-    # blank lines at the end are no entries either; those inside would shift the ids
-    path.write_bytes("\ufeff[PAD]\r\n[UNK]\r\n好\r\n\r\n\r\n".encode())
+def test_windows_line_ends_and_byte_order_mark_are_not_part_of_a_token(write):
+    path = write("vocab.txt", "\ufeff[PAD]\r\n[UNK]\r\n好\r\n\r\n\r\n".encode())
     assert read_vocabulary(path) == ["[PAD]", "[UNK]", "好"]

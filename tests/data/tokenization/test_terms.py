@@ -187,7 +187,7 @@ def test_a_published_model_without_a_config_drops_accents(english, tmp_path):
     assert published.encode("café")[0].tolist() == published.encode("cafe")[0].tolist()
 
 
-def test_the_wrong_kind_of_vocabulary_is_refused(tokenizer, english, tmp_path):
+def test_the_wrong_kind_of_vocabulary_is_refused(tokenizer, english, tmp_path, write):
     tokenizer.save(tmp_path)
     with pytest.raises(InputError, match="not a SentencePiece model"):
         (tmp_path / "other.model").write_bytes((tmp_path / "vocab.txt").read_bytes())
@@ -199,8 +199,7 @@ def test_the_wrong_kind_of_vocabulary_is_refused(tokenizer, english, tmp_path):
     (tmp_path / "spiece.model").write_bytes(english)
     with pytest.raises(InputError, match="holds 2 vocabularies .vocab.txt, spiece.model.: pass the one"):
         find_tokenizer(str(tmp_path))
-    config = tmp_path / "tokenizer_config.json"
-    config.write_text(json.dumps({"tokenize_chinese_chars": False}))
+    config = write("tokenizer_config.json", json.dumps({"tokenize_chinese_chars": False}))
     with pytest.raises(InputError, match="tokenize_chinese_chars off: not supported"):
         load_tokenizer(tmp_path / "vocab.txt")
     config.write_text(json.dumps({"domain_terms": ["不在表中的词"]}))

@@ -50,9 +50,8 @@ def test_it_encodes_as_the_files_it_was_made_from(both):
     ],
     ids=["normalizer", "prefix", "another model"],
 )  # fmt: skip
-def test_what_is_no_such_vocabulary_is_refused(tmp_path, wordpiece_json, change, message):
-    path = tmp_path / "tokenizer.json"
-    path.write_text(change(wordpiece_json), encoding="utf-8")
+def test_what_is_no_such_vocabulary_is_refused(write, wordpiece_json, change, message):
+    path = write("tokenizer.json", change(wordpiece_json))
     with pytest.raises(InputError, match=message):
         load_tokenizer(path)
 
@@ -76,10 +75,9 @@ def test_lower_case_and_accents_are_read_as_transformers_reads_them(both, tmp_pa
         assert ours.encode(text)[0].tolist() == theirs(text, add_special_tokens=False)["input_ids"]
 
 
-def test_another_pre_tokenizer_is_refused(both, tmp_path):
+def test_another_pre_tokenizer_is_refused(both, write):
     content = json.loads((both[1] / "tokenizer.json").read_text(encoding="utf-8"))
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps({**content, "pre_tokenizer": {"type": "Whitespace"}}), encoding="utf-8")
+    path = write("tokenizer.json", json.dumps({**content, "pre_tokenizer": {"type": "Whitespace"}}))
     with pytest.raises(InputError, match="its pre_tokenizer has other settings"):
         load_tokenizer(path)
 
