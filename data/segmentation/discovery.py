@@ -9,8 +9,6 @@ already finds are left out, and phrases: strings in which it finds one of a few 
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -147,7 +145,7 @@ def discover_words(
             word = text.text[place : place + length]
             if word[0] not in _LOOSE_FIRST and word[-1] not in _LOOSE_LAST:
                 context = text.text[max(place - _CONTEXT, 0) : place + length + _CONTEXT]
-                context = context.replace("\n", " ")
+                context = " ".join(context.split())
                 candidates.append(Word(word, count, bits, before, after, total, context))
     candidates.sort(key=lambda word: (-word.score, word.word))
     return _new_words(candidates, segmenter or Segmenter(), limit)
@@ -194,12 +192,10 @@ def _new_words(words: Sequence[Word], segmenter: Segmenter, limit: int) -> list[
 def write_dictionary(words: Sequence[Word], path: Path) -> Path:
     """Write a user dictionary for jieba, and beside it a table of counts and examples; return its path."""
     write_text(path, "".join(f"{word.word}\n" for word in words))
-    table = io.StringIO()
-    writer = csv.writer(table, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, escapechar="\\")
-    writer.writerow(["word", "count", "cohesion", "left_entropy", "right_entropy", "score", "example"])
+    table = ["word\tcount\tcohesion\tleft_entropy\tright_entropy\tscore\texample"]
     for word in words:
         numbers = (word.cohesion, word.left_entropy, word.right_entropy, word.score)
-        writer.writerow([word.word, word.count, *(f"{n:.2f}" for n in numbers), word.example])
+        table.append("\t".join([word.word, str(word.count), *(f"{n:.2f}" for n in numbers), word.example]))
     beside = path.with_suffix(".tsv")
-    write_text(beside, table.getvalue())
+    write_text(beside, "\n".join([*table, ""]))
     return beside

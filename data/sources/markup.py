@@ -324,9 +324,9 @@ def html_text(content: str) -> str:
     try:
         page = _without_code(trafilatura.load_html(content))
         main = trafilatura.extract(page, favor_recall=True, include_comments=False, deduplicate=False)
-        return main or _all_text(content)
     except (ValueError, etree.LxmlError):
-        return _all_text(content)
+        main = None
+    return main or _all_text(content)
 
 
 def _without_code(page: HtmlElement | None) -> HtmlElement | None:

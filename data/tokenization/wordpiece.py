@@ -67,7 +67,8 @@ class WordPieceTokenizer:
         self.is_continuation = np.array([token.startswith("##") for token in self.vocabulary])
         self._ids_of_terms = {term: ids[term] for term in self.terms}
         longest_first = sorted(self.terms, key=len, reverse=True)
-        self._find_terms = re.compile("|".join(map(re.escape, longest_first))) if self.terms else None
+        # its group makes `split` give the terms between the other parts
+        self._find_terms = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if self.terms else None
         self.pad_id, self.unknown_id, self.cls_id, self.sep_id, self.mask_id = (
             ids[name] for name in SPECIAL_TOKENS
         )
@@ -123,18 +124,15 @@ class WordPieceTokenizer:
         ids: list[np.ndarray] = []
         starts: list[np.ndarray] = []
         begin = 0
-        for match in [*self._find_terms.finditer(text), None]:
-            end = match.start() if match else len(text)
-            if end > begin:
-                between, at = self._encode_plain(text[begin:end])
-                ids.append(between)
-                starts.append(at + begin)
-            if match:
-                ids.append(np.array([self._ids_of_terms[match[0]]], dtype=np.int64))
-                starts.append(np.array([end], dtype=np.int64))
-                begin = match.end()
-        empty = np.empty(0, dtype=np.int64)
-        return np.concatenate([empty, *ids]), np.concatenate([empty, *starts])
+        for number, part in enumerate(self._find_terms.split(text)):
+            if number % 2:
+                found = np.array([self._ids_of_terms[part]]), np.zeros(1, dtype=np.int64)
+            else:
+                found = self._encode_plain(part)
+            ids.append(found[0])
+            starts.append(found[1] + begin)
+            begin += len(part)
+        return np.concatenate(ids), np.concatenate(starts)
 
     def _encode_plain(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)

@@ -53,12 +53,6 @@ def test_lines_of_big5_and_gb18030_in_one_file_are_decoded_by_their_own(encoding
     assert "".join(decoded_lines(file, encoding)) == text + TRADITIONAL
 
 
-def test_another_encoding_after_the_sample_is_found_too(write):
-    rows = jsonl_rows(9000)
-    path = write("corpus.jsonl", "".join(rows[:8000]).encode() + "".join(rows[8000:]).encode("gb18030"))
-    assert texts(path) == [json.loads(row)["text"] for row in rows]
-
-
 @given(edits=st.lists(st.tuples(st.integers(0, 40), st.binary(max_size=1)), min_size=1, max_size=2))
 def test_a_damaged_line_of_utf8_stays_utf8(edits):
     damaged = bytearray(FIRST.encode())
