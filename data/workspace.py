@@ -48,11 +48,9 @@ def _digest(text: str) -> str:
 
 def check_room(workspace: Path) -> None:
     """Raise InputError if nothing, or hardly anything, can be written to the workspace's disk."""
-    if workspace.is_file():
-        raise InputError(f"workspace {workspace} is a file: choose another --workspace")
     try:
         workspace.mkdir(parents=True, exist_ok=True)
-    except OSError as error:  # a parent is a file, or a link leads nowhere
+    except OSError as error:  # it or a parent is a file, or a link leads nowhere
         raise InputError(
             f"workspace {workspace} cannot be made ({error.strerror}): choose another --workspace"
         ) from None

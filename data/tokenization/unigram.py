@@ -49,16 +49,15 @@ class UnigramTokenizer:
         self.vocab_size = self._processor.get_piece_size()
         self.vocabulary: list[str] = self._processor.id_to_piece(list(range(self.vocab_size)))
         self.is_continuation = np.zeros(self.vocab_size, dtype=bool)  # [V], WordPiece's alone
-        ids = [self._processor.piece_to_id(name) for name in SPECIAL_TOKENS]
-        unknown_id = self._processor.unk_id()
-        pairs = zip(SPECIAL_TOKENS, ids, strict=True)
-        missing = [name for name, number in pairs if number == unknown_id and name != SPECIAL_TOKENS[1]]
-        if missing:
+        # the unknown piece may have any name
+        if missing := [name for name in SPECIAL_TOKENS if name not in (*self.vocabulary, "<unk>")]:
             raise InputError(
                 f"no {', '.join(missing)} in {source} ({self.vocab_size:,} entries): masked-language-model "
                 f"training needs {', '.join(SPECIAL_TOKENS)}; train one with jixu train-tokenizer"
             )
-        self.pad_id, self.unknown_id, self.cls_id, self.sep_id, self.mask_id = ids
+        self.pad_id, self.unknown_id, self.cls_id, self.sep_id, self.mask_id = (
+            self._processor.piece_to_id(name) for name in SPECIAL_TOKENS
+        )
 
     def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Encode a text without special tokens; return ids and the characters they start at, [n] int64."""

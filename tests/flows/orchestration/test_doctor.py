@@ -120,7 +120,7 @@ def test_a_workspace_that_is_missing_or_a_file_is_reported(tmp_path):
     assert one.level == "note" and "no workspace" in one.what and not (tmp_path / "w").exists()
     (tmp_path / "file").touch()
     (one,) = check_workspace(Workspace(tmp_path / "file"))
-    assert one.level == "bad" and "is a file" in one.what
+    assert one.level == "bad" and "cannot be made (File exists)" in one.what
     room, empty = check_workspace(Workspace(tmp_path))
     assert room.level != "bad" and room.what.startswith("workspace")
     assert (empty.level, empty.what[:10]) == ("note", "no catalog")
