@@ -121,12 +121,8 @@ def decoded_lines(file: io.BufferedReader, encoding: str) -> Iterator[str]:
         encoding = "utf-8"
     if encoding in _BY_LINE:
         return _lines_of_blocks(file, encoding)
-    return _lines_of_stream(file, encoding)
-
-
-def _lines_of_stream(file: io.BufferedReader, encoding: str) -> Iterator[str]:
-    with io.TextIOWrapper(file, encoding=encoding, errors="replace", newline=None) as text:
-        yield from iter(partial(text.readline, LONGEST_LINE // 4), "")
+    text = io.TextIOWrapper(file, encoding=encoding, errors="replace", newline=None)
+    return iter(partial(text.readline, LONGEST_LINE // 4), "")
 
 
 def _lines_of_blocks(file: io.BufferedReader, encoding: str) -> Iterator[str]:
