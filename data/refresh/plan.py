@@ -104,7 +104,6 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
         raise InputError("no source given: pass --source with a file, a folder, a glob or a URL")
     if settings.instances.sop == "on" and not OBJECTIVES[settings.objective].sentence_order:
         raise InputError(f"sop=on: the objective {settings.objective} has no sentence order")
-    settings = _without_idle_options(settings)
     files = _find_all(settings)
     workspace = Workspace(settings.workspace)
     current, sources, shards = _read_current(workspace, settings.corpus)
@@ -127,26 +126,6 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
         tuple(sources),
         tuple(shards),
     )
-
-
-def _without_idle_options(settings: RefreshSettings) -> RefreshSettings:
-    """Set options that have no effect beside the others to their defaults: changing one rebuilds nothing."""
-    quality, has_guard = settings.quality, bool(settings.guard.files)
-    idle = (
-        ("masking", "max_ngram", settings.objective != "albert"),
-        ("instances", "sop", not OBJECTIVES[settings.objective].sentence_order),
-        ("quality", "max_boilerplate", not quality.boilerplate_documents),
-        ("quality", "max_blocked", not quality.blocklist),
-        ("duplicates", "ngram", settings.duplicates.near is None),
-        # its share also decides which evaluation texts a report finds in the corpus
-        ("guard", "ngram", not has_guard),
-        ("guard", "action", not has_guard),
-    )
-    for group, name, is_idle in idle:
-        if is_idle:
-            rules = getattr(settings, group)
-            settings = replace(settings, **{group: replace(rules, **{name: getattr(type(rules)(), name)})})
-    return settings
 
 
 def renew(plan: Plan) -> Plan:

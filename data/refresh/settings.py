@@ -113,29 +113,12 @@ class RefreshSettings:
         check_name(self.corpus, "corpus")
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads YAML without tags of Python; refuses repeated keys, of which it would take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [key for key, _ in node.value]
-        for number, key in enumerate(keys):
-            if key.value in (other.value for other in keys[:number]):
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{key.value!r} is given twice", key.start_mark
-                )
-        return super().construct_mapping(node, deep)
-
-
-# names in recipes from before 0.2
-_RENAMED = {"sources": "source", "dictionaries": "dictionary"}
-
-
 def load_recipe(path: Path) -> dict[str, object]:
     """Read the options in a recipe, with absolute paths. Raises InputError that names every bad value."""
     if not path.is_file():
         raise InputError(f"no recipe {path}")
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{path} is not a recipe: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
@@ -144,7 +127,7 @@ def load_recipe(path: Path) -> dict[str, object]:
         raise InputError(
             f"{path}: a recipe names no workspace: give --workspace, which defaults to ./workspace"
         )
-    values = {str(_RENAMED.get(name, name)): value for name, value in content.items()}
+    values = {str(name): value for name, value in content.items()}
     for name in ("source", "dictionary"):
         if isinstance(values.get(name), str | dict):
             values[name] = [values[name]]

@@ -21,10 +21,10 @@ def test_a_recipe_holds_what_the_settings_do(tmp_path):
     recipe = load_recipe(
         write(
             tmp_path,
-            "corpus: 法律\nsources:\n  - raw/*.txt\n  - {path: b.csv, text_field: body}\n  - s3://bucket/c.jsonl\n"
+            "corpus: 法律\nsource:\n  - raw/*.txt\n  - {path: b.csv, text_field: body}\n  - s3://bucket/c.jsonl\n"
             "instances: {sop: off}\nmasking: {rate: 0.2}\nquality: {min_characters: 9, blocklist: ads.txt}\n"
             "cleaning: {simplify: true, scrub: [phone]}\nduplicates: {near: null}\n"
-            "guard: {files: [dev.tsv]}\ndictionaries: terms.txt\n",
+            "guard: {files: [dev.tsv]}\ndictionary: terms.txt\n",
         )
     )
     settings = RefreshSettings(**recipe)
@@ -66,7 +66,6 @@ def test_a_recipes_folder_is_no_pattern_and_its_vocabulary_lies_beside_it(tmp_pa
             "quality: {min_han: 1}\ncleaning: yes\n",
             ["unknown quality.min_han; did you mean quality.min_han_share?", "cleaning=True: it must be"],
         ),
-        ("seed: 1\nguard: {ngram: 6, ngram: 7}\n", ["'ngram' is given twice", "line 2"]),
         (
             "corpus: !!python/object/apply:os.getcwd []\n",
             ["constructor for the tag 'tag:yaml.org,2002:python/object/apply:os.getcwd'", "line 1"],
@@ -127,30 +126,10 @@ def test_files_of_a_recipe_count_by_their_content(tmp_path, samples, vocabulary_
     assert guarded[0] == guarded[1] != guarded[2]  # in whatever order
 
 
-@pytest.mark.parametrize(
-    "beside, option, value",
-    [
-        ({"objective": "roberta"}, "masking", {"max_ngram": 2}),
-        ({"objective": "spanbert"}, "instances", {"sop": "off"}),
-        ({"quality": {"boilerplate_documents": 0}}, "quality", {"max_boilerplate": 0.1}),
-        ({}, "quality", {"max_blocked": 9}),
-        ({"duplicates": {"near": None}}, "duplicates", {"ngram": 7}),
-        ({}, "guard", {"ngram": 20, "action": "report"}),
-    ],
-)
-def test_an_option_without_effect_beside_others_is_no_change(
-    tmp_path, samples, vocabulary_file, beside, option, value
-):
-    usual = refresh_settings(tmp_path / "w", samples / "tea.jsonl", vocabulary_file, **beside)
-    changed = plan_refresh(replace(usual, **{option: replace(getattr(usual, option), **value)}))
-    assert changed.recipe_hash == plan_refresh(usual).recipe_hash
-    assert changed.settings == plan_refresh(usual).settings  # shards keep what they were made with
-
-
 def test_each_source_is_read_in_its_own_way(tmp_path, vocabulary_file):
     (tmp_path / "a.csv").write_text("body,text\n茶要慢慢喝。,别的话在这里。\n", encoding="utf-8")
     (tmp_path / "b.csv").write_text("body,text\n水要慢慢烧。,炒茶要快一点。\n", encoding="utf-8")
-    path = write(tmp_path, "corpus: c\nworkers: 1\nsources: [{path: a.csv, text_field: body}, b.csv]\n")
+    path = write(tmp_path, "corpus: c\nworkers: 1\nsource: [{path: a.csv, text_field: body}, b.csv]\n")
     settings = RefreshSettings(**load_recipe(path), workspace=tmp_path / "w", tokenizer=str(vocabulary_file))
     assert "anew" not in describe_new(refresh_here(settings))[1]
     assert texts_of(settings.workspace, "c") == ["炒茶要快一点。", "茶要慢慢喝。"]

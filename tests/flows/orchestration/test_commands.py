@@ -65,7 +65,7 @@ def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file, pr
     (tmp_path / "guard.tsv").write_text("text\n没有一篇文档里会有这样的一句话的\n", encoding="utf-8")
     recipe = tmp_path / "tea.yaml"
     recipe.write_text(
-        f"corpus: 茶\nsources: {samples / 'tea.jsonl'}\ntokenizer: {vocabulary_file}\n"
+        f"corpus: 茶\nsource: {samples / 'tea.jsonl'}\ntokenizer: {vocabulary_file}\n"
         "instances: {sop: off}\nguard: {files: [guard.tsv]}\ndiscover_words: 20\nworkers: 1\n",
         encoding="utf-8",
     )
