@@ -14,7 +14,6 @@ from flows.orchestration import (
     TokenizerOptions,
     begin_progress,
     job,
-    publish_vocabulary,
     run_as_command,
     say,
     step,
@@ -49,9 +48,7 @@ def train_tokenizer(options: TokenizerOptions, sources: list[str] | Version) -> 
     )
     refuse_another(folder, tokenizer)
     tokenizer.save(folder)
-    outcome = TokenizerOutcome(folder, options.kind, tokenizer.vocab_size)
-    publish_vocabulary(name, describe(outcome), tokenizer.vocabulary)
-    return outcome
+    return TokenizerOutcome(folder, options.kind, tokenizer.vocab_size)
 
 
 def refuse_another(folder: Path, tokenizer: Tokenizer) -> None:

@@ -11,4 +11,3 @@ from .terms import free_slots as free_slots
 from .terms import read_terms as read_terms
 from .wordpiece import SPECIAL_ROLES as SPECIAL_ROLES
 from .wordpiece import WordPieceTokenizer as WordPieceTokenizer
-from .wordpiece import is_han as is_han

@@ -4,7 +4,6 @@ from .artifacts import gather_facts as gather_facts
 from .artifacts import publish_refresh as publish_refresh
 from .artifacts import publish_report as publish_report
 from .artifacts import publish_table as publish_table
-from .artifacts import publish_vocabulary as publish_vocabulary
 from .artifacts import repeat_command as repeat_command
 from .command import run as run
 from .command import run_as_command as run_as_command

@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -39,7 +39,6 @@ from data.catalog import (
 from data.errors import masked
 from data.files import sha256
 from data.refresh import RefreshResult
-from data.tokenization import is_han
 from data.workspace import Workspace
 from flows.orchestration.servers import served_at
 
@@ -113,22 +112,6 @@ def publish_refresh(workspace: Workspace, result: RefreshResult) -> None:
     if words := result.new_words:
         shown = map(asdict, words[:200])
         publish_table("words", result.corpus, shown, f"{len(words)} new words of {version}")
-
-
-def publish_vocabulary(name: str, description: str, entries: Sequence[str]) -> None:
-    """What the entries of a vocabulary are, as a table artifact with the first of each kind."""
-    kinds: dict[str, list[str]] = {}
-    for entry in entries:
-        kinds.setdefault(_kind(entry), []).append(entry)
-    rows = [{"entries": kind, "count": len(one), "first": " ".join(one[:20])} for kind, one in kinds.items()]
-    publish_table("vocabulary", name, rows, description)
-
-
-def _kind(entry: str) -> str:
-    text = entry.removeprefix("##").removeprefix("▁")
-    if text and all(map(is_han, text)):
-        return "one Chinese character" if len(text) == 1 else "several Chinese characters"
-    return "special tokens, Latin, digits, marks"
 
 
 def publish_report(report: Report, folder: Path) -> Path:

@@ -213,8 +213,7 @@ def test_the_whole_way_in_one_flow(tmp_path, prefect_server, vocabulary_file):
     assert reasons.count(("in_evaluation_set",)) == len(read)
     # the report's place, as no server shows it
     page = tmp_path / "w" / "reports" / "end-to-end-topics" / "index.html"
-    (vocabulary,) = (tmp_path / "w" / "tokenizers").iterdir()
-    keys = ["funnel-general", "funnel-domain", "progress-topics", f"vocabulary-{vocabulary.name}"]
+    keys = ["funnel-general", "funnel-domain", "progress-topics"]
     keys += [f"{kind}-end-to-end-topics" for kind in ("evaluation", "verdict", "report")]
     with get_client(sync_client=True) as client:
         named = ArtifactFilter(key=ArtifactFilterKey(any_=keys))
