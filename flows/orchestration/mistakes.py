@@ -22,8 +22,6 @@ from flows.orchestration.settings import JOBS
 if TYPE_CHECKING:
     from prefect.states import State
 
-HUNG = "a task took longer than --running.task-hours and counts as hung: is its source out of reach?"
-
 
 def explain(error: BaseException) -> str | None:
     """A line on an error that is not the program's; None for any other."""
@@ -44,10 +42,7 @@ def explain(error: BaseException) -> str | None:
 def _prefect_trouble(error: BaseException) -> str | None:
     from httpx import ConnectError
     from prefect.exceptions import ParameterTypeError
-    from prefect.task_engine import TaskRunTimeoutError
 
-    if isinstance(error, TaskRunTimeoutError):
-        return HUNG
     if isinstance(error, ConnectError):
         return "Prefect's server does not answer any more; what was finished is kept: run the same again"
     if isinstance(error, ParameterTypeError):  # a line of words, then one for each parameter

@@ -1,8 +1,7 @@
-"""Work as Prefect tasks: what an orchestrator adds (name, state, retry, timeout) and nothing else."""
+"""Work as Prefect tasks: what an orchestrator adds (name, state, retry) and nothing else."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Future
@@ -17,21 +16,15 @@ from prefect.client.schemas.objects import TaskRun
 from prefect.futures import PrefectFuture
 from prefect.states import Cancelled
 
+from data.errors import InputError
 from data.refresh import Work, collect
 from data.workers import worker_pool
 from flows.orchestration.artifacts import begin_progress
 from flows.orchestration.dask import Submit, open_cluster
 
+HUNG = "a task took longer than --running.task-hours and counts as hung: is its source out of reach?"
 T = TypeVar("T")
 Item = TypeVar("Item")
-
-
-def _is_no_timeout_warning(record: logging.LogRecord) -> bool:
-    return "Timeouts in worker threads" not in str(record.msg)
-
-
-# Prefect warns that timeouts cannot interrupt blocking calls: `_wait` does not block
-logging.getLogger("prefect.task_runs").addFilter(_is_no_timeout_warning)
 
 
 def _call(label: str, work: Callable[[], object]) -> object:
@@ -65,13 +58,12 @@ class Step(Protocol):
     def submit(self, label: str, work: Callable[[], T]) -> PrefectFuture[T]: ...
 
 
-def step(name: str, *, retries: int = 0, timeout_seconds: float | None = None) -> Step:
+def step(name: str, *, retries: int = 0) -> Step:
     """Make a task that runs `work()` with a label people read, and retries only where that can help."""
     made: Any = task(
         name=name,
         task_run_name=f"{name} {{label}}",
         retries=retries,
-        timeout_seconds=timeout_seconds,
         retry_delay_seconds=5,
         retry_condition_fn=_is_worth_retrying,
         cache_policy=NO_CACHE,
@@ -86,14 +78,14 @@ class PrefectRunner:
 
     submit: Submit  # batches go through it to processes or a cluster
     workers: int
-    timeout_seconds: float | None = None  # for a batch
+    timeout_seconds: float | None = None  # for a batch, once those before it are done
 
     def stage(self, name: str, label: str, work: Callable[[], T]) -> T:
         result: Any = step(name)(label, work)
         return result
 
     def map(self, work: Work[Item, T]) -> list[T]:
-        batch_step = step(work.name, retries=1, timeout_seconds=self.timeout_seconds)
+        batch_step = step(work.name, retries=1)
         futures = [
             self.submit(batch_step, batch.label, partial(work.function, batch.items))
             for batch in work.batches
@@ -101,7 +93,15 @@ class PrefectRunner:
         on_progress = None
         if len(futures) > 1:
             on_progress = begin_progress(work.label, f"{work.items:,} {work.progress}")
-        return collect(work, (future.result() for future in futures), on_progress)
+        return collect(work, map(self._result, futures), on_progress)
+
+    def _result(self, future: PrefectFuture) -> Any:
+        try:
+            return future.result(timeout=self.timeout_seconds)
+        except TimeoutError:
+            if future.state.is_final():  # of the work itself
+                raise
+            raise InputError(HUNG) from None
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def _open_processes(workers: int) -> Iterator[tuple[Submit, int]]:
 
             def wait() -> object:
                 try:
-                    return _wait(futures.pop() if futures else pool.submit(work))
+                    return (futures.pop() if futures else pool.submit(work)).result()
                 except BrokenExecutor:
                     # whatever ends a run may end its processes first
                     if is_over.wait(1):
@@ -144,13 +144,3 @@ def _open_processes(workers: int) -> Iterator[tuple[Submit, int]]:
             yield submit, workers
         finally:
             is_over.set()
-
-
-def _wait(future: Future) -> object:
-    # Prefect raises a timeout in this thread between two waits, never within one
-    while True:
-        try:
-            return future.result(timeout=1)
-        except TimeoutError:
-            if future.done():
-                return future.result()
