@@ -45,10 +45,13 @@ def measured(name: str, source: str, tokenizer: str, workspace: Path) -> Measure
     with open_workspace(workspace) as statistics:
         query = f"select count(*), count(*) filter (regexp_matches(line, ?)) from ({_LINES})"
         ((sentences, wrong),) = statistics.sql(query, [_WRONG, name]).fetchall()
-    read = made.documents + sum(count for _, count in made.left_out)
-    without_order = sum(count for _, count in made.without_order) / made.instances if made.sop else 1.0
+    left_out = tuple(made.counts("documents"))
+    read = made.documents + sum(count for _, count in left_out)
+    without_order = (
+        sum(count for _, count in made.counts("without_order")) / made.instances if made.sop else 1.0
+    )
     masked = next(gate.value for gate in made.gates if gate.name == "share of tokens masked")
-    return Measured(name, read, made.documents, made.left_out, sentences, wrong, without_order, masked)
+    return Measured(name, read, made.documents, left_out, sentences, wrong, without_order, masked)
 
 
 def main() -> None:

@@ -30,15 +30,14 @@ class RefreshResult:
     kept_shards: int
     removed_documents: int
     recipe_changed: bool  # since the version before: everything was made again
-    # documents that a new version leaves out by reason, and all that were not in UTF-8 by encoding; the
-    # largest number first
-    left_out: tuple[tuple[str, int], ...] = ()
-    decoded_from: tuple[tuple[str, int], ...] = ()
-    files_read_as: tuple[tuple[str, int], ...] = ()  # plain text files by their format
-    removed_urls: int = 0  # by cleaning
-    without_order: tuple[tuple[str, int], ...] = ()  # instances without an order label by reason
+    funnel: tuple[FunnelRow, ...] = ()  # of a new version
     gates: tuple[Gate, ...] = ()
     new_words: tuple[Word, ...] = ()  # the best first; none unless `discover_words` asked for some
+
+    def counts(self, unit: str) -> list[tuple[str, int]]:
+        """List the reasons of a unit's rows in the funnel with their counts, the largest first."""
+        counts = [(row.reason, row.amount) for row in self.funnel if row.unit == unit and row.reason]
+        return sorted(counts, key=lambda pair: -pair[1])
 
 
 def result_of(
@@ -67,18 +66,8 @@ def result_of(
         kept_shards=kept,
         removed_documents=removed,
         recipe_changed=plan.recipe_changed,
-        left_out=_counts(funnel, "documents"),
-        decoded_from=_counts(funnel, "decoded_from"),
-        files_read_as=_counts(funnel, "files_read_as"),
-        removed_urls=sum(count for _, count in _counts(funnel, "removed")),
-        without_order=_counts(funnel, "without_order"),
+        funnel=tuple(funnel),
     )
-
-
-def _counts(funnel: Sequence[FunnelRow], unit: str) -> tuple[tuple[str, int], ...]:
-    """List the reasons of a unit's rows with their counts, the largest first."""
-    counts = [(row.reason, row.amount) for row in funnel if row.unit == unit and row.reason]
-    return tuple(sorted(counts, key=lambda pair: -pair[1]))
 
 
 def unchanged_version(plan: Plan) -> RefreshResult | None:
@@ -120,8 +109,9 @@ def describe_new(result: RefreshResult) -> list[str]:
 def _order(result: RefreshResult) -> str:
     """Say how many instances have sentence order, and why others have none."""
     why = {"no_pair": "are no two whole sentences", "source_without_order": "come from sources without order"}
-    rest = [f"{count / result.instances:.1%} {why[reason]}" for reason, count in result.without_order]
-    with_order = 1 - sum(count for _, count in result.without_order) / result.instances
+    without = result.counts("without_order")
+    rest = [f"{count / result.instances:.1%} {why[reason]}" for reason, count in without]
+    with_order = 1 - sum(count for _, count in without) / result.instances
     return "; ".join([f"{with_order:.1%} of instances", *rest])
 
 
@@ -138,26 +128,24 @@ def describe_words(result: RefreshResult) -> list[str]:
 def describe_left_out(result: RefreshResult) -> list[str]:
     """Describe documents left out, encodings and text files, a line each if there are any."""
     lines = []
-    if result.left_out:
-        shown, rest = result.left_out[:MOST_REASONS], result.left_out[MOST_REASONS:]
+    if left_out := result.counts("documents"):
+        shown, rest = left_out[:MOST_REASONS], left_out[MOST_REASONS:]
         reasons = [f"{count:,} {reason}" for reason, count in shown]
         if rest:
             reasons.append(f"{sum(count for _, count in rest):,} for {len(rest)} other reason(s)")
-        total = sum(count for _, count in result.left_out)
+        total = sum(count for _, count in left_out)
         what = f"left out {total:,} document(s), each a row of the view documents"
         lines.append(f"{what}: {', '.join(reasons)}")
-        if "no_text_field" in dict(result.left_out):
+        if "no_text_field" in dict(left_out):
             lines.append(
                 "no_text_field: name the column or field of each row with the text, "
                 "--reading.text-field NAME; fields within fields are not read"
             )
-    if result.decoded_from:
-        encodings = [f"{count:,} from {encoding}" for encoding, count in result.decoded_from]
+    if encodings := [f"{count:,} from {encoding}" for encoding, count in result.counts("decoded_from")]:
         lines.append(f"decoded: {', '.join(encodings)}")
-    if result.removed_urls:
-        lines.append(f"removed {result.removed_urls:,} URL(s) from the text")
-    if result.files_read_as:
-        layouts = {"bert": "a sentence a line", "wrapped": "wrapped lines", "document": "a document each"}
-        files = [f"{count:,} as {layouts[layout]}" for layout, count in result.files_read_as]
+    for _, urls in result.counts("removed"):
+        lines.append(f"removed {urls:,} URL(s) from the text")
+    layouts = {"bert": "a sentence a line", "wrapped": "wrapped lines", "document": "a document each"}
+    if files := [f"{count:,} as {layouts[layout]}" for layout, count in result.counts("files_read_as")]:
         lines.append(f"text files read: {', '.join(files)}")
     return lines

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from data.catalog import collect_garbage, open_workspace, read_catalog, sole_writer, write_catalog
+from data.catalog import FunnelRow, collect_garbage, open_workspace, read_catalog, sole_writer, write_catalog
 from data.cleaning import QualityRules
 from data.errors import InputError
 from data.files import sha256
@@ -188,15 +188,16 @@ def test_repeated_short_and_foreign_documents_are_counted(settings, source):
         assert lost["deduplicate", "documents", "duplicate"] == repeated
         dropped = "select count(*) from documents where dropped_reason is not null"
         assert statistics.sql(dropped).fetchall() == [(repeated + 2,)]
-        assert result.left_out == (("duplicate", repeated), ("too_little_chinese", 1), ("too_short", 1))
+        lost_documents = [("duplicate", repeated), ("too_little_chinese", 1), ("too_short", 1)]
+        assert result.counts("documents") == lost_documents
         assert describe_left_out(result) == [
             f"left out {repeated + 2} document(s), each a row of the view documents: {repeated} duplicate, "
             "1 too_little_chinese, 1 too_short",
             "decoded: 1 from gb18030",
             "text files read: 3 as a document each, 1 as a sentence a line, 1 as wrapped lines",
         ]
-        many = replace(result, left_out=tuple((f"reason {i}", 9 - i) for i in range(7)))
-        many = replace(many, decoded_from=(), files_read_as=())
+        rows = [FunnelRow(0, "read", "documents", 0, 0, f"reason {i}", 9 - i) for i in range(7)]
+        many = replace(result, funnel=tuple(rows))
         (line,) = describe_left_out(many)
         assert "left out 42" in line and line.endswith("5 reason 4, 7 for 2 other reason(s)")
         for unit in ("documents", "characters"):
@@ -219,12 +220,12 @@ def test_sources_of_pairs_get_no_sentence_order(settings, source):
     pairs = [f"第{i}种茶怎么泡？用多热的水？" for i in range(30)]
     write_jsonl(source / "pairs.jsonl", *pairs)
     result = refresh_here(settings)
-    assert dict(result.without_order)["source_without_order"] == 30
+    assert dict(result.counts("without_order"))["source_without_order"] == 30
     files = "select distinct split_part(source_uri, '#', 1) from documents join instances using (doc_id)"
     ordered = ask(settings.workspace, f"{files} where sop_label is not null")
     assert sorted(Path(file).name for (file,) in ordered) == ["general.txt", "tea.jsonl"]
     missing = ask(settings.workspace, "select count(*) from instances where sop_label is null")
-    assert missing == [(sum(count for _, count in result.without_order),)]
+    assert missing == [(sum(count for _, count in result.counts("without_order")),)]
     for path in source.iterdir():
         path.unlink() if path.name != "pairs.jsonl" else None
     assert not refresh_here(replace(settings, corpus="pairs")).sop
@@ -382,5 +383,5 @@ def test_removed_urls_are_counted_and_said(settings, source):
         "见https://a.cn/b?c=1。又见 http://a.cn/d/ 和 www.a.cn 的介绍。", "utf-8"
     )
     result = refresh_here(settings)
-    assert result.removed_urls == 3 and "removed 3 URL(s) from the text" in describe_left_out(result)
+    assert "removed 3 URL(s) from the text" in describe_left_out(result)
     assert not any("a.cn" in text for text in texts_of(settings.workspace, "茶"))
