@@ -18,7 +18,6 @@ from data.catalog import (
     write_catalog,
 )
 from data.errors import InputError
-from data.instances import verify
 from data.refresh import plan_refresh
 from data.workspace import Workspace
 from tests.corpora import ask, refresh_here, refresh_settings, write_jsonl
@@ -47,28 +46,6 @@ def settings(made, tmp_path):
 def shards(workspace, corpus):
     with read_catalog(workspace) as db:
         return version_shards(db, require_version(db, corpus))
-
-
-@pytest.mark.parametrize("damage", ["gone", "changed"])
-def test_damage_is_found_and_mended_without_touching_another_corpus(settings, damage):
-    tea = settings[0]
-    workspace = Workspace(tea.workspace)
-    (shard,) = shards(workspace, "茶")
-    path = shard.path
-    if damage == "changed":
-        (workspace.root / path).write_bytes(b"not what was committed")
-    else:
-        (workspace.root / path).unlink()
-    (found,) = examine(workspace).damaged
-    assert (found.corpus, found.path, found.is_gone) == ("茶", path, damage != "changed")
-    # the other corpus can still be written
-    with write_catalog(workspace) as db:
-        assert db.execute("select count(*) from versions").fetchall() == [(2,)]
-    mark_for_rebuilding(workspace, "茶")
-    mended = refresh_here(tea)
-    assert mended.version == 2 and shards(workspace, "茶") == [shard]
-    assert verify(workspace.root / shard.path, shard.sha256)
-    assert not examine(workspace).damaged
 
 
 def test_shards_are_compared_with_the_catalog(settings):
@@ -104,10 +81,11 @@ def test_a_lost_file_that_a_refresh_needs_is_told_and_made_again_after_doctors_m
     path.unlink() if damage == "gone" else os.truncate(path, path.stat().st_size // 2)
     (found,) = examine(workspace).damaged
     assert found.path == workspace.relative(path) and found.is_gone == (damage == "gone")
-    assert found.is_current
+    assert found.corpus == "茶" and found.is_current
     with pytest.raises(InputError, match="茶/.* is gone or damaged .*run jixu doctor --fix"):
         refresh_here(tea)
     mark_for_rebuilding(workspace, "茶")
+    assert not refresh_here(settings[1]).is_new  # the other corpus
     assert refresh_here(tea).documents == 2
     # that of the version before, until it is collected
     assert examine(workspace).damaged == (replace(found, is_current=False),)

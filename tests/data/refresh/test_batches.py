@@ -43,15 +43,6 @@ def test_small_files_are_read_together_and_large_ones_alone(tmp_path):
     assert counts(files_of(tmp_path, [BATCH_WEIGHT, *small]))[0] == 1
 
 
-def test_there_is_work_for_every_worker_to_the_end(tmp_path):
-    assert counts(files_of(tmp_path, [1000] * 4)) == [1] * 4
-    files = files_of(tmp_path, [1000] * 160)
-    for workers in (1, 2, 16):
-        first, *_, last = counts(files, workers)
-        assert first == 160 / (2 * workers) and last == 1
-        assert counts(files, workers)[-workers:] == [1] * workers
-
-
 @given(st.integers(0, 300), st.integers(1, 20))
 def test_shards_are_built_in_few_tasks_that_end_together(count, workers):
     pieces = [Piece(number, f"{number}.parquet", None) for number in range(count)]

@@ -4,9 +4,6 @@ import os
 import signal
 import threading
 
-import duckdb
-import pytest
-
 from data.refresh.scratch import connect, interruptible
 from tests.workers import PreloadedContext
 
@@ -46,8 +43,3 @@ def test_a_signal_ends_a_query_in_whichever_thread_it_runs(tmp_path):
     process.join(60)
     assert process.exitcode == 0
     assert [receiver.recv() for _ in range(16)] == 16 * [True]
-
-
-def test_an_error_of_a_query_stays_as_it_is(tmp_path):
-    with pytest.raises(duckdb.CatalogException, match="missing"), connect(tmp_path, 1) as db:
-        interruptible(db, lambda: db.execute("from missing"))
