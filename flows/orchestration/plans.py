@@ -54,6 +54,7 @@ from flows.orchestration.settings import (
     PretrainingOptions,
     RefreshOptions,
     TokenizerOptions,
+    demo_options,
 )
 
 if TYPE_CHECKING:
@@ -325,8 +326,6 @@ def plan_tokenizer(options: TokenizerOptions) -> list[str] | Version:
 def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
     """The options of a whole run, a demonstration's filled in; checks the task and the start."""
     if options.demo:
-        from flows.orchestration.demo import demo_options
-
         options = demo_options(options)
     missing = [f"--{name}" for name in ("domain", "task", "train", "dev") if not getattr(options, name)]
     if missing:
