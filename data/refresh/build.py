@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,7 +51,7 @@ class Piece:
     """The documents of one shard that is to be built."""
 
     number: int
-    # staged Parquet: which staged rows (path, row), or documents with their words; which have an order
+    # staged Parquet: which staged rows (path, row), or documents of a shard; which have an order
     assigned_path: Path
     replaces: str | None  # path of the current shard whose place it takes, if any
 
@@ -116,12 +115,9 @@ def _build_part(
 ) -> _Part:
     """Make the instances of a batch; `first` is the number of its first document within the shard."""
     length = settings.max_seq_length
-    text, is_segmented = _text(rows), "words" in rows[0]
-    if is_segmented:
-        words = np.array([len(w) for row in rows for line in row["words"] for w in (*line, "\n")])
-    else:
-        words = words_of.lengths(text)
-    sentences = np.array([len(row["words" if is_segmented else "sentences"]) for row in rows])
+    text = _text(rows)
+    words = words_of.lengths(text)
+    sentences = np.array([len(row["sentences"]) for row in rows])
     table = _documents_table(rows, text, words, sentences)
     sides = sides_of(table["text"].to_pylist())
     doc_ids = [row["doc_id"] for row in rows]
@@ -167,7 +163,7 @@ def _batches(path: Path) -> Iterator[list[dict]]:
     for table in _assigned(path):
         for row in table.to_pylist():
             rows.append(row)
-            size += sum(map(len, row["sentences"] if "sentences" in row else chain(*row["words"])))
+            size += sum(map(len, row["sentences"]))
             if size >= _BATCH_CHARACTERS:
                 yield rows
                 rows, size = [], 0
@@ -183,15 +179,13 @@ def read_pieces(paths: Sequence[Path]) -> Iterator[str]:
 
 
 def _text(rows: Sequence[dict]) -> str:
-    if "words" in rows[0]:
-        return "".join([word for row in rows for sentence in row["words"] for word in (*sentence, "\n")])
     return "\n".join([sentence for row in rows for sentence in row["sentences"]]) + "\n"
 
 
 def _assigned(path: Path) -> Iterator[pa.Table]:
     """Yield rows of an assigned file, a few at a time: its own, or the staged rows that it names."""
     file = pq.ParquetFile(path)
-    if "words" in file.schema_arrow.names:
+    if "sentences" in file.schema_arrow.names:
         for batch in file.iter_batches(batch_size=256):
             yield pa.Table.from_batches([batch])
         return
