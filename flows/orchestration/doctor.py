@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -78,16 +79,12 @@ def print_findings(workspace: Workspace, fix: bool) -> int:
 
 def check_versions() -> Iterator[Finding]:
     yield ok(f"Python {platform.python_version()} on {platform.platform()}")
-    installed, absent = [], []
+    installed = []
     for name in PACKAGES:
-        try:
-            installed.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            absent.append(name)
-    yield ok(", ".join(installed))
-    for name in absent:
         # triton has wheels for Linux only; elsewhere the torch references run
-        yield (note if name == "triton" else bad)(f"{name} is not installed")
+        with suppress(importlib.metadata.PackageNotFoundError):
+            installed.append(f"{name} {importlib.metadata.version(name)}")
+    yield ok(", ".join(installed))
 
 
 def check_devices() -> Iterator[Finding]:
