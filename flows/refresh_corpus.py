@@ -9,7 +9,7 @@ from prefect.events import emit_event
 
 from data import refresh
 from data.catalog import Drift, Statistics, describe_drift, measure_drift
-from data.refresh import Changes, Plan, RefreshResult, Runner
+from data.refresh import Plan, RefreshResult, Runner
 from data.workspace import Workspace
 from flows.orchestration import (
     RefreshOptions,
@@ -29,15 +29,9 @@ from flows.orchestration import (
 find_drift = step("drift")
 
 
-def describe(outcome: RefreshOutcome | Changes) -> str:
+def describe(outcome: RefreshOutcome) -> str:
     """What a person wants to know of the result."""
-    if isinstance(outcome, Changes):
-        return refresh.describe_changes(outcome)
-    if not outcome.result.is_new:
-        return "\n".join(
-            [refresh.describe_unchanged(outcome.result), *refresh.describe_words(outcome.result)]
-        )
-    lines = refresh.describe_new(outcome.result)
+    lines = refresh.describe_result(outcome.result)
     if outcome.drift:
         lines.append(describe_drift(outcome.drift))
     if outcome.pretraining:

@@ -11,9 +11,7 @@ from .plan import plan_refresh as plan_refresh
 from .plan import preview as preview
 from .read import read_sentences as read_sentences
 from .result import RefreshResult as RefreshResult
-from .result import describe_new as describe_new
-from .result import describe_unchanged as describe_unchanged
-from .result import describe_words as describe_words
+from .result import describe_result as describe_result
 from .result import unchanged_version as unchanged_version
 from .run import ProcessRunner as ProcessRunner
 from .run import Runner as Runner

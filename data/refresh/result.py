@@ -87,22 +87,24 @@ def unchanged_version(plan: Plan) -> RefreshResult | None:
     return result_of(plan, current, len(plan.current_shards))
 
 
-def describe_unchanged(result: RefreshResult) -> str:
-    """Tell a person that nothing changed."""
-    return f"nothing changed: {result.corpus} version {result.version} is still current ({_sizes(result)})"
-
-
-def describe_new(result: RefreshResult) -> list[str]:
-    """Describe a new version to a person, line by line."""
+def describe_result(result: RefreshResult) -> list[str]:
+    """Describe a version to a person, and what is new, line by line."""
+    words = [word.word for word in result.new_words]
+    shown = f"{len(words):,} new word(s), the best first: {' '.join(words[:MOST_WORDS])}"
+    found = [shown] if words else []
+    version = f"{result.corpus} version {result.version}"
+    sizes = f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
+    if not result.is_new:
+        return [f"nothing changed: {version} is still current ({sizes})", *found]
     order = f"on ({_order(result)})" if result.sop else f"off ({result.sop_reason})"
     why = ": everything anew, as the recipe or jixu changed, or files were damaged"
     anew = why if result.recipe_changed else ""
     return [
-        f"{result.corpus} version {result.version}: {_sizes(result)}",
+        f"{version}: {sizes}",
         f"{result.new_shards} shard(s) written, {result.kept_shards} reused{anew}; "
         f"{result.removed_documents:,} document(s) removed; sentence-order prediction {order}",
         *describe_left_out(result),
-        *describe_words(result),
+        *found,
     ]
 
 
@@ -113,16 +115,6 @@ def _order(result: RefreshResult) -> str:
     rest = [f"{count / result.instances:.1%} {why[reason]}" for reason, count in without]
     with_order = 1 - sum(count for _, count in without) / result.instances
     return "; ".join([f"{with_order:.1%} of instances", *rest])
-
-
-def _sizes(result: RefreshResult) -> str:
-    return f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
-
-
-def describe_words(result: RefreshResult) -> list[str]:
-    """Describe new words in a line, if some were found."""
-    words = " ".join(word.word for word in result.new_words[:MOST_WORDS])
-    return [f"{len(result.new_words):,} new word(s), the best first: {words}"] if words else []
 
 
 def describe_left_out(result: RefreshResult) -> list[str]:

@@ -36,7 +36,7 @@ from data.refresh import (
     Plan,
     RefreshResult,
     describe_changes,
-    describe_unchanged,
+    describe_result,
     plan_refresh,
     preview,
     unchanged_version,
@@ -109,7 +109,7 @@ def plan_refreshing(options: RefreshOptions) -> RefreshPlan | Answer:
                 "from: run continued-pretraining once"
             )
     if result := unchanged_version(plan):
-        return Answer(describe_unchanged(result), RefreshOutcome(result))
+        return Answer("\n".join(describe_result(result)), RefreshOutcome(result))
     return RefreshPlan(plan, event_if, pretrain_if)
 
 

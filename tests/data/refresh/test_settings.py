@@ -6,7 +6,7 @@ import pytest
 
 from data.cleaning import CleaningRules, GuardRules
 from data.errors import ConfigError, InputError
-from data.refresh import RefreshSettings, describe_new, load_recipe, plan_refresh, preview
+from data.refresh import RefreshSettings, describe_result, load_recipe, plan_refresh, preview
 from data.sources import SourceSpec
 from tests.corpora import ask, refresh_here, refresh_settings, texts_of
 
@@ -123,9 +123,9 @@ def test_each_source_is_read_in_its_own_way(tmp_path, vocabulary_file):
     (tmp_path / "b.csv").write_text("body,text\n水要慢慢烧。,炒茶要快一点。\n", encoding="utf-8")
     path = write(tmp_path, "corpus: c\nworkers: 1\nsource: [{path: a.csv, text_field: body}, b.csv]\n")
     settings = RefreshSettings(**load_recipe(path), workspace=tmp_path / "w", tokenizer=str(vocabulary_file))
-    assert "anew" not in describe_new(refresh_here(settings))[1]
+    assert "anew" not in describe_result(refresh_here(settings))[1]
     assert texts_of(settings.workspace, "c") == ["炒茶要快一点。", "茶要慢慢喝。"]
-    anew = describe_new(refresh_here(replace(settings, seed=1)))
+    anew = describe_result(refresh_here(replace(settings, seed=1)))
     assert "0 reused: everything anew, as the recipe" in anew[1]
 
 
