@@ -49,9 +49,6 @@ def make_command(name: str) -> App:
 def read_options(name: str, arguments: Sequence[str]) -> Job | None:
     """The options that the arguments give; None after `--help`. Raises CycloptsError or UserError."""
     app, tokens = make_command(name), list(arguments)
-    if {"--help", "-h"} & set(tokens):  # parsing takes longer
-        app.help_print([])
-        return None
     if name == "refresh-corpus" and (place := _value_of("--recipe", tokens)):
         from data.refresh import load_recipe
 
