@@ -1,7 +1,7 @@
 """refresh-corpus: raw text -> cleaned documents -> instance shards -> a new corpus version in the catalog."""
 
 from collections.abc import Collection
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from prefect import runtime
@@ -88,7 +88,8 @@ def measure(
         drift = replace(drift, mlm_loss=added_mlm_loss(workspace, result.corpus, checkpoint))
     if drift:
         about = f"{result.corpus} version {result.version}: its new documents against those before"
-        publish_table("drift", result.corpus, drift.rows(), about)
+        rows = [{"measure": name, "value": value} for name, value in drift.measures().items()]
+        publish_table("drift", result.corpus, rows, about)
     return drift
 
 
@@ -109,8 +110,7 @@ def announce_drift(
             # as the user wrote it: the URL, if this is its copy
             "workspace": (runtime.flow_run.parameters or {}).get("workspace", str(workspace.root)),
             "checkpoint": str(checkpoint) if checkpoint else None,
-            **asdict(drift),
-            "drift": drift.drift,
+            **drift.measures(),
         },
     )
 

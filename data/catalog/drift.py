@@ -75,13 +75,9 @@ class Drift:
         """Return the largest of the three shares."""
         return max(self.new_words, self.unknown, self.lengths)
 
-    def rows(self) -> list[dict[str, object]]:
-        """List the measures as a table."""
-        return [
-            {"measure": name, "value": value}
-            for name, value in {**asdict(self), "drift": self.drift}.items()
-            if value is not None
-        ]
+    def measures(self) -> dict[str, float | None]:
+        """Return every measure by name."""
+        return {**asdict(self), "drift": self.drift}
 
 
 @dataclass(frozen=True, slots=True)
