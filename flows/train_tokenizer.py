@@ -1,6 +1,6 @@
 """train-tokenizer: a corpus or raw text -> a vocabulary in the workspace, ready for refresh-corpus."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from data.tokenization import train_tokenizer as learn
 from data.workspace import Workspace
 from flows.orchestration import (
     TokenizerOptions,
-    begin_progress,
     job,
     run_as_command,
     say,
@@ -41,8 +40,7 @@ def train_tokenizer(options: TokenizerOptions, sources: list[str] | Version) -> 
     """Learn a vocabulary from cleaned sentences."""
     name = options.name or f"{options.kind}-{options.vocab_size}"
     folder = Workspace(Path(options.workspace)).tokenizers / name
-    move = begin_progress(name, "share of the text read; learning follows")
-    sentences = iterate_sentences(sources, options.workspace, move)
+    sentences = iterate_sentences(sources, options.workspace)
     tokenizer = learn_vocabulary(
         name, lambda: learn(sentences, kind=options.kind, vocab_size=options.vocab_size, on_notice=say)
     )
@@ -61,19 +59,14 @@ def refuse_another(folder: Path, tokenizer: Tokenizer) -> None:
         )
 
 
-def iterate_sentences(
-    sources: list[str] | Version, workspace: str, move: Callable[[float], None]
-) -> Iterator[str]:
-    """Cleaned sentences of raw files or of a corpus's current version; `move` gets the share read."""
+def iterate_sentences(sources: list[str] | Version, workspace: str) -> Iterator[str]:
+    """Cleaned sentences of raw files or of a corpus's current version."""
     if isinstance(sources, list):
-        for number, path in enumerate(sources, 1):
-            yield from read_sentences([path])
-            move(number / len(sources))
+        yield from read_sentences(sources)
         return
     with open_workspace(workspace) as statistics:
-        for number, text in enumerate(statistics.texts(sources.corpus), 1):
+        for text in statistics.texts(sources.corpus):
             yield from text.split("\n")
-            move(number / sources.documents)
 
 
 if __name__ == "__main__":
