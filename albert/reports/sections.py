@@ -48,10 +48,6 @@ class Table:
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return f"{table}\n\n{self.caption}\n" if self.caption else f"{table}\n"
 
-    def to_records(self) -> list[dict[str, str]]:
-        """A dict for each row, as Prefect's table artifacts take them."""
-        return [dict(zip(self.columns, map(str, row), strict=True)) for row in self.rows]
-
 
 def _marked(cell: str) -> str:
     escaped = cell.replace("|", "\\|").replace("\n", " ")

@@ -115,8 +115,8 @@ def publish_refresh(workspace: Workspace, result: RefreshResult) -> None:
 
 
 def publish_report(report: Report, folder: Path) -> Path:
-    """Write a report; show verdict and main tables as Markdown, each table as rows, and where the page is."""
-    from albert.reports import main_tables, report_markdown, write_report
+    """Write a report; show verdict and main tables as Markdown, and where the page is."""
+    from albert.reports import report_markdown, write_report
 
     page, name = write_report(report, folder), folder.name
     create_markdown_artifact(
@@ -128,8 +128,6 @@ def publish_report(report: Report, folder: Path) -> Path:
         create_link_artifact(address, "report", key=key, description=f"The whole report, {place}")
     else:  # browsers follow no link from a server's page to a file
         create_markdown_artifact(f"`{place}`", key=key, description="The whole report, on the run's machine")
-    for one in main_tables(report):
-        publish_table(one.name, name, one.table.to_records(), f"{one.title}. {one.table.caption}")
     return page
 
 

@@ -292,7 +292,7 @@ def test_before_and_after_are_of_the_larger_sample_where_both_ends_measured_it()
     assert first_and_last(records[:5], loss) == (8.5, 7.5)
 
 
-def test_markdown_and_rows_hold_the_main_tables(tmp_path):
+def test_markdown_holds_the_main_tables(tmp_path):
     report = report_of(
         comparison(BASE, BETTER), comparison(BASE, BETTER, task="另|一"), pretraining=pretraining(tmp_path)
     )
@@ -302,9 +302,6 @@ def test_markdown_and_rows_hold_the_main_tables(tmp_path):
     tables = main_tables(report)
     assert [one.name for one in tables] == ["evaluation", "evaluation-2", "training"]
     assert tables[1].title == "Evaluation: 另|一, against base"
-    records = tables[0].table.to_records()
-    assert records[1]["Model"] == "继续" and records[1]["change of accuracy"] == "+9.8 ± 4.0"
-    assert all(type(value) is str for record in records for value in record.values())
 
 
 def test_each_base_model_has_its_part(tmp_path):

@@ -214,7 +214,7 @@ def test_the_whole_way_in_one_flow(tmp_path, prefect_server, vocabulary_file):
     # the report's place, as no server shows it
     page = tmp_path / "w" / "reports" / "end-to-end-topics" / "index.html"
     keys = ["funnel-general", "funnel-domain", "progress-topics"]
-    keys += [f"{kind}-end-to-end-topics" for kind in ("evaluation", "verdict", "report")]
+    keys += [f"{kind}-end-to-end-topics" for kind in ("verdict", "report")]
     with get_client(sync_client=True) as client:
         named = ArtifactFilter(key=ArtifactFilterKey(any_=keys))
         made = {one.key: one.data for one in client.read_artifacts(artifact_filter=named)}

@@ -111,7 +111,7 @@ def test_a_training_by_the_command_line_waits_for_its_device_and_completes(serve
     assert trained.returncode == 0 and "finished successfully" in trained.stdout, trained
     run = re.search(r"UUID: ([0-9a-f-]{36})", trained.stdout)[1]
     assert server.state(run)[0] == "Completed"
-    assert {"verdict-whole", "report-whole", "training-whole", "progress-whole"} <= server.artifacts(run)
+    assert {"verdict-whole", "report-whole", "progress-whole"} <= server.artifacts(run)
     for line in ("checkpoint at step 8 of 8, ", "whole: completed after 8 steps, "):
         assert any(message.startswith(line) for message in server.messages(run))
     runs = "select status, steps from pretraining_runs where run = 'whole'"
