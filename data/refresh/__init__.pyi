@@ -1,11 +1,7 @@
 from .batches import Batch as Batch
-from .batches import building_batches as building_batches
-from .batches import reading_batches as reading_batches
-from .build import Piece as Piece
 from .gates import check_quality as check_quality
 from .plan import Changes as Changes
 from .plan import Plan as Plan
-from .plan import SourceFile as SourceFile
 from .plan import describe_changes as describe_changes
 from .plan import plan_refresh as plan_refresh
 from .plan import preview as preview

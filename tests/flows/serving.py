@@ -9,10 +9,12 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import closing
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from uuid import UUID
 
@@ -59,6 +61,29 @@ def add_database(home: Path, name: str = "prefect.db") -> None:
             subprocess.run([sys.executable, "-c", PREPARE], env=os.environ | url, check=True)
             begun.rename(kept)
     shutil.copy(kept, home / name)
+
+
+@contextmanager
+def answering(status):
+    """A web server on this machine that gives every request the same status: its URL, and what was posted."""
+    posted = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            posted.append(self.rfile.read(int(self.headers.get("content-length", 0))))
+            self.send_response(status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        do_GET = do_POST
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{http.server_port}/api", posted
+        http.shutdown()
 
 
 class Server:

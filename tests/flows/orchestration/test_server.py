@@ -4,13 +4,10 @@ import base64
 import json
 import re
 import signal
-import threading
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import duckdb
 import pytest
@@ -21,7 +18,16 @@ from data.workspace import Workspace
 from flows.orchestration.automations import CRASHES
 from tests.commands import refused, run_here
 from tests.conftest import save_small_model
-from tests.flows.serving import FINAL, Server, free_port, processes_of, steps_of, stopped_at, wait_until
+from tests.flows.serving import (
+    FINAL,
+    Server,
+    answering,
+    free_port,
+    processes_of,
+    steps_of,
+    stopped_at,
+    wait_until,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -199,26 +205,6 @@ def test_schedules_fire_and_take_in_a_file_that_was_added_or_say_what_is_missing
     wait_for_message(server, run["id"], "corpus is missing")
 
 
-@contextmanager
-def receiver():
-    """A web server on this machine, and what was posted to it."""
-    posted = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            posted.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{http.server_port}/hook", posted
-        http.shutdown()
-
-
 def automations(server, *arguments):
     return server.command("flows", "automations", *arguments)
 
@@ -232,7 +218,7 @@ def wait_for_message(server, run, message):
 def test_a_failed_run_says_what_is_wrong_to_a_webhook_too_and_drift_starts_pretraining(
     server, tea, trained, samples
 ):
-    with receiver() as (hook, posted):
+    with answering(204) as (hook, posted):
         done = automations(server, "--webhook", hook, "--pretrain-after-drift", "2")
         assert done.returncode == 0, done.stderr
         failed = server.begin("refresh-corpus/default", corpus="new")
@@ -241,7 +227,7 @@ def test_a_failed_run_says_what_is_wrong_to_a_webhook_too_and_drift_starts_pretr
         assert name == "Failed" and "no source given: pass source with a file" in message
         wait_for_message(server, failed, message)
         wait_until(lambda: posted, server.log)
-        (text,) = (post["text"] for post in posted)
+        (text,) = (json.loads(post)["text"] for post in posted)
         assert text.startswith("refresh-corpus: refresh new, ") and " is Failed. " in text
         assert message in text and failed in text
     given = server.ask(f"/flow_runs/{tea[0]}")["parameters"]

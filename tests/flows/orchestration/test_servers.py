@@ -3,9 +3,6 @@
 import os
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import psutil
 import pytest
@@ -13,31 +10,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from data.errors import InputError
 from flows.orchestration.servers import ROOT, server_version
-from tests.flows.serving import DEADLINE, add_database
-
-
-@contextmanager
-def answering(status):
-    """A web server that is not Prefect's."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.rfile.read(int(self.headers.get("content-length", 0)))
-            body = b"<html>a page</html>"
-            self.send_response(status)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_GET = do_POST
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{http.server_port}/api"
-        http.shutdown()
+from tests.flows.serving import DEADLINE, add_database, answering
 
 
 @pytest.mark.parametrize(
@@ -45,7 +18,7 @@ def answering(status):
     [(401, "it wants a password: set PREFECT_API_AUTH_STRING"), (404, "start it with make serve")],
 )
 def test_an_answer_that_is_of_no_use_is_reported_in_a_line(status, message, monkeypatch):
-    with answering(status) as url, temporary_settings({PREFECT_API_URL: url}):
+    with answering(status) as (url, _), temporary_settings({PREFECT_API_URL: url}):
         monkeypatch.setenv("PREFECT_API_URL", url)
         with pytest.raises(InputError, match=f"^server {url}: .*{message}") as refused:
             server_version()
