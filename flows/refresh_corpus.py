@@ -9,7 +9,7 @@ from prefect.events import emit_event
 
 from data import refresh
 from data.catalog import Drift, Statistics, describe_drift, measure_drift
-from data.refresh import Plan, RefreshResult, Runner
+from data.refresh import RefreshResult
 from data.workspace import Workspace
 from flows.orchestration import (
     RefreshOptions,
@@ -46,7 +46,9 @@ def refresh_corpus(options: RefreshOptions, plan: RefreshPlan) -> RefreshOutcome
     workspace = Workspace(settings.workspace)
     hours = 3600 * running.task_hours
     with open_runner(settings.workers, running.dask_address, hours) as tasks:
-        result = run_refresh(plan.refresh, tasks)
+        # a deployment's run can wait for another refresh of the corpus; a command is refused at once
+        result = refresh.refresh(settings, tasks, plan.refresh, on_wait=log if is_deployed() else None)
+    publish_refresh(workspace, result)
     drift = pretraining = None
     checkpoint = find_checkpoint(workspace, result.corpus)
     if result.is_new and result.version > 1:
@@ -65,14 +67,6 @@ def refresh_corpus(options: RefreshOptions, plan: RefreshPlan) -> RefreshOutcome
             steps=options.drift.steps,
         )
     return RefreshOutcome(result, drift, pretraining)
-
-
-def run_refresh(plan: Plan, runner: Runner) -> RefreshResult:
-    """Refresh by the runner's tasks, and publish the tables of the run."""
-    # a deployment's run can wait for another refresh of the corpus; a command is refused at once
-    result = refresh.refresh(plan.settings, runner, plan, on_wait=log if is_deployed() else None)
-    publish_refresh(plan.workspace, result)
-    return result
 
 
 def measure(

@@ -1,7 +1,6 @@
 """train-tokenizer: a corpus or raw text -> a vocabulary in the workspace, ready for refresh-corpus."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from data.catalog import Version, open_workspace
@@ -19,25 +18,12 @@ from flows.orchestration import (
 )
 
 learn_vocabulary = step("learn-vocabulary")
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerOutcome:
-    """A vocabulary that was learnt."""
-
-    folder: Path
-    kind: str
-    entries: int
-
-
-def describe(outcome: TokenizerOutcome) -> str:
-    """What a person wants to know of the result."""
-    return f"{outcome.kind} vocabulary of {outcome.entries:,} entries in {outcome.folder}"
+describe = str  # the outcome is a line
 
 
 @job(describe, run_name="train {kind} tokenizer")
-def train_tokenizer(options: TokenizerOptions, sources: list[str] | Version) -> TokenizerOutcome:
-    """Learn a vocabulary from cleaned sentences."""
+def train_tokenizer(options: TokenizerOptions, sources: list[str] | Version) -> str:
+    """Learn a vocabulary from cleaned sentences; returns a line about it."""
     name = options.name or f"{options.kind}-{options.vocab_size}"
     folder = Workspace(Path(options.workspace)).tokenizers / name
     sentences = iterate_sentences(sources, options.workspace)
@@ -46,7 +32,7 @@ def train_tokenizer(options: TokenizerOptions, sources: list[str] | Version) -> 
     )
     refuse_another(folder, tokenizer)
     tokenizer.save(folder)
-    return TokenizerOutcome(folder, options.kind, tokenizer.vocab_size)
+    return f"{options.kind} vocabulary of {tokenizer.vocab_size:,} entries in {folder}"
 
 
 def refuse_another(folder: Path, tokenizer: Tokenizer) -> None:

@@ -17,12 +17,12 @@ from prefect.client.schemas.objects import StateType
 from prefect.exceptions import CancelledRun
 
 from data.errors import InputError
-from data.refresh import Batch, RefreshSettings, Work, plan_refresh, refresh
+from data.refresh import Batch, RefreshSettings, Work, refresh
 from flows.end_to_end import end_to_end
 from flows.orchestration import begin_progress, open_runner, repeat_command, step
 from flows.orchestration.artifacts import update_progress_artifact
 from flows.orchestration.steps import PrefectRunner
-from flows.refresh_corpus import refresh_corpus, run_refresh
+from flows.refresh_corpus import refresh_corpus
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
 
@@ -208,7 +208,7 @@ def test_tasks_are_those_of_a_refresh_without_prefect_with_a_name(tmp_path, samp
 
     @flow
     def run(settings):
-        return run_refresh(plan_refresh(settings), PrefectRunner(submit, 2))
+        return refresh(settings, PrefectRunner(submit, 2))
 
     given = {"corpus": "tea", "source": (str(samples / "tea.jsonl"),), "tokenizer": str(vocabulary_file)}
     result = run(RefreshSettings(**given, workspace=tmp_path / "w", workers=1))
