@@ -62,7 +62,7 @@ class Masks(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Sequences that are drawn together; none is empty."""
+    """Sequences that are drawn together."""
 
     input_ids: np.ndarray  # [T]
     word_starts: np.ndarray  # [T] bool
@@ -124,12 +124,12 @@ def draw_masks(
     """Draw the masks of S packed sequences.
 
     input_ids [T], word_starts [T] bool (every special token and every sequence starts a word), cu_seqlens
-    [S+1], instance_ids [S] uint64. In each sequence the words between special tokens are cut into groups of
-    drawn lengths; groups are taken in random order, word by word, until the next word would exceed rate *
-    tokens (rounded). With n tokens left, a word of m is then taken with probability n / m: the rate is met on
-    average, and longer words are masked hardly less (on laws 15.5% of words of one token, 14.2% of four). The
-    first word is always masked. No more than `max_predictions` tokens are masked; a group whose first word is
-    longer is skipped.
+    [S+1] (no sequence is empty), instance_ids [S] uint64. In each sequence the words between special tokens
+    are cut into groups of drawn lengths; groups are taken in random order, word by word, until the next word
+    would exceed rate * tokens (rounded). With n tokens left, a word of m is then taken with probability
+    n / m: the rate is met on average, and longer words are masked hardly less (on laws 15.5% of words of one
+    token, 14.2% of four). The first word is always masked. No more than `max_predictions` tokens are masked;
+    a group whose first word is longer is skipped.
     """
     keys = mix(instance_ids + salt(seed, epoch))
     probabilities = length_probabilities(rule.objective, rule.max_ngram)
@@ -139,9 +139,8 @@ def draw_masks(
         end = int(np.searchsorted(cu_seqlens, cu_seqlens[first] + BLOCK_TOKENS, side="right")) - 1
         end = max(end, first + 1)
         begin, stop = int(cu_seqlens[first]), int(cu_seqlens[end])
-        has_tokens = np.diff(cu_seqlens[first : end + 1]) > 0
-        firsts = (cu_seqlens[first:end] - begin)[has_tokens]
-        block_keys = rebase(keys[first:end][has_tokens], firsts)
+        firsts = cu_seqlens[first:end] - begin
+        block_keys = rebase(keys[first:end], firsts)
         block = _Block(input_ids[begin:stop], word_starts[begin:stop], firsts, block_keys)
         words = _find_words(block, vocabulary)
         draws = _draw(words, block.keys, probabilities)
