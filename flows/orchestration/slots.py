@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -36,13 +36,11 @@ def device_slot(workspace: Workspace, processes: int = 1) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def sole_training(workspace: Workspace, run: str) -> Iterator[None]:
+def sole_training(workspace: Workspace, run: str) -> AbstractContextManager[None]:
     """Hold a run's lock while it trains. Raise InputError if another process holds it."""
     refusal = f"run {run} is being trained by another process: wait for it to end, or give --run another name"
     # seconds; `abandoned_runs` holds it for less
-    with hold(workspace.lock(f"run-{run}"), refusal, seconds=2):
-        yield
+    return hold(workspace.lock(f"run-{run}"), refusal, seconds=2)
 
 
 def abandoned_runs(workspace: Workspace) -> list[str]:
@@ -58,11 +56,8 @@ def abandoned_runs(workspace: Workspace) -> list[str]:
 
 
 def _is_training(workspace: Workspace, run: str) -> bool:
-    path = workspace.lock(f"run-{run}")
-    if not path.is_file():
-        return False
     try:
-        with hold(path, "it is being trained"):
+        with hold(workspace.lock(f"run-{run}"), "it is being trained"):
             return False
     except InputError:
         return True
