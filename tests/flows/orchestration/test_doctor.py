@@ -4,7 +4,6 @@ import json
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from prefect import flow
@@ -105,16 +104,6 @@ def bad(workspace):
     return [one for one in check_workspace(Workspace(workspace)) if one.level == "bad"]
 
 
-@pytest.mark.parametrize(("free", "level"), [(3 * 2**30, "ok"), (2**30, "note"), (2**27, "bad")])
-def test_a_disk_with_little_room_is_reported(tmp_path, monkeypatch, free, level):
-    monkeypatch.setattr(
-        "flows.orchestration.doctor.shutil.disk_usage", lambda path: SimpleNamespace(free=free)
-    )
-    room, _ = check_workspace(Workspace(tmp_path))
-    assert room.level == level and f"{free / 2**30:.1f} GiB free on its disk" in room.what
-    assert ("a refresh needs" in room.what) == (level != "ok")
-
-
 def test_a_workspace_that_is_missing_or_a_file_is_reported(tmp_path):
     (one,) = check_workspace(Workspace(tmp_path / "w"))
     assert one.level == "note" and "no workspace" in one.what and not (tmp_path / "w").exists()
@@ -122,7 +111,7 @@ def test_a_workspace_that_is_missing_or_a_file_is_reported(tmp_path):
     (one,) = check_workspace(Workspace(tmp_path / "file"))
     assert one.level == "bad" and "cannot be made (File exists)" in one.what
     room, empty = check_workspace(Workspace(tmp_path))
-    assert room.level != "bad" and room.what.startswith("workspace")
+    assert room.level == "ok" and "GiB free on its disk" in room.what
     assert (empty.level, empty.what[:10]) == ("note", "no catalog")
 
 
