@@ -101,7 +101,7 @@ def publish_table(kind: str, name: str, rows: Iterable[Mapping[str, object]], de
 
 
 def publish_refresh(workspace: Workspace, result: RefreshResult) -> None:
-    """The funnel of a corpus, what the gates before the commit measured, and its best new words."""
+    """The funnel of a corpus, and what the gates before the commit measured."""
     version = f"{result.corpus} version {result.version}"
     with Statistics(workspace) as statistics:
         rows = statistics.funnel(result.corpus).to_arrow_table().to_pylist()
@@ -109,9 +109,6 @@ def publish_refresh(workspace: Workspace, result: RefreshResult) -> None:
     publish_table(
         "gates", result.corpus, map(asdict, result.gates), f"{version}: each value is within its bounds"
     )
-    if words := result.new_words:
-        shown = map(asdict, words[:200])
-        publish_table("words", result.corpus, shown, f"{len(words)} new words of {version}")
 
 
 def publish_report(report: Report, folder: Path) -> Path:
