@@ -19,7 +19,6 @@ from data.errors import InputError
 from data.terminal import make_app
 from data.workspace import Workspace, check_room, default_place, local_folder
 from flows.orchestration.command import set_up_prefect
-from flows.orchestration.mistakes import explain
 from flows.orchestration.servers import served_at, server_version
 
 if TYPE_CHECKING:
@@ -56,18 +55,9 @@ def doctor(*, fix: bool = False, workspace: str | None = None) -> int:
         fix: Repair what can be repaired; nothing in use is removed.
         workspace: Folder or URL of the workspace.
     """
-    try:
-        return print_findings(Workspace(local_folder(workspace or default_place())), fix)
-    except Exception as error:
-        if line := explain(error):
-            raise InputError(line) from None
-        raise
-
-
-def print_findings(workspace: Workspace, fix: bool) -> int:
-    """Print every finding; return 1 if something is bad and was not repaired."""
+    place = Workspace(local_folder(workspace or default_place()))
     faults = 0
-    checks = (check_versions(), check_devices(), check_workspace(workspace), check_server(workspace.root))
+    checks = (check_versions(), check_devices(), check_workspace(place), check_server(place.root))
     for finding in chain.from_iterable(checks):
         print(f"{finding.level:4}  {finding.what}", flush=True)
         if finding.fix:
