@@ -408,7 +408,7 @@ def test_the_same_run_resumes_and_a_stop_of_the_server_cancels_it_and_a_refresh_
     run = server.begin("end-to-end/default", **whole)
     wait_for_steps(server, folder)
     with sole_writer(Workspace(server.workspace), "weekly"):  # a refresh waits for its turn
-        refresh = server.begin("refresh-corpus/default", **weekly[1])
+        refresh = server.begin("refresh-corpus/default", **weekly[1], seed=1)
         server.wait_for_state(refresh, "Running")
         assert server.stop(signal.SIGTERM) == 0, server.log()  # as systemctl stop does
     assert not processes_of(run) and not processes_of(refresh) and not is_up(server)
