@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from data.catalog import FunnelRow, Version
-from data.instances import OBJECTIVES
 from data.refresh.gates import Gate
 from data.refresh.plan import Plan, preview
 from data.segmentation import Word
@@ -22,7 +21,6 @@ class RefreshResult:
     version: int
     is_new: bool  # False: nothing changed, this version was there before
     sop: bool
-    sop_reason: str  # why it is off; empty where it is on
     documents: int
     instances: int
     tokens: int
@@ -44,21 +42,11 @@ def result_of(
     plan: Plan, version: Version, kept: int, new: int = 0, removed: int = 0, funnel: Sequence[FunnelRow] = ()
 ) -> RefreshResult:
     """Make the result for a version, with its funnel unless nothing changed."""
-    settings = plan.settings
-    if version.sop:
-        reason = ""
-    elif not OBJECTIVES[settings.objective].sentence_order:
-        reason = f"{settings.objective} has none"
-    elif settings.instances.sop == "off":
-        reason = "as asked"
-    else:
-        reason = "the documents have no sentence order"
     return RefreshResult(
         corpus=version.corpus,
         version=version.version,
         is_new=bool(funnel),
         sop=version.sop,
-        sop_reason=reason,
         documents=version.documents,
         instances=version.instances,
         tokens=version.tokens,
@@ -96,7 +84,8 @@ def describe_result(result: RefreshResult) -> list[str]:
     sizes = f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
     if not result.is_new:
         return [f"nothing changed: {version} is still current ({sizes})", *found]
-    order = f"on ({_order(result)})" if result.sop else f"off ({result.sop_reason})"
+    off = "off: the documents have no sentence order, or it was switched off"
+    order = f"on ({_order(result)})" if result.sop else off
     why = ": everything anew, as the recipe or jixu changed, or files were damaged"
     anew = why if result.recipe_changed else ""
     return [

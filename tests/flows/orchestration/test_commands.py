@@ -75,7 +75,7 @@ def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file, pr
     assert done.returncode == 0 and "茶 is new: 1 source(s) would be read" in done.stdout, done.stderr
     assert not workspace.exists()
     done = run_here(*arguments, **prefect_server)
-    assert done.returncode == 0 and "茶 version 1" in done.stdout and "off (as asked)" in done.stdout
+    assert done.returncode == 0 and "茶 version 1" in done.stdout and "prediction off" in done.stdout
     assert (workspace / "lexicons/茶/version-1.tsv").is_file()
     done = run_here(*arguments, "--dry-run")
     assert "nothing would change: 茶 version 1 is still current" in done.stdout
