@@ -113,12 +113,25 @@ class RefreshSettings:
         check_name(self.corpus, "corpus")
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads YAML without tags of Python; refuses repeated keys, of which it would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [key for key, _ in node.value]
+        for number, key in enumerate(keys):
+            if key.value in (other.value for other in keys[:number]):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} is given twice", key.start_mark
+                )
+        return super().construct_mapping(node, deep)
+
+
 def load_recipe(path: Path) -> dict[str, object]:
     """Read the options in a recipe, with absolute paths. Raises InputError that names every bad value."""
     if not path.is_file():
         raise InputError(f"no recipe {path}")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{path} is not a recipe: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
