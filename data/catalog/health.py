@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from data.catalog.cleanup import collect_garbage
+from data.catalog.cleanup import Collected, collect_garbage
 from data.catalog.database import CatalogLost, read_catalog, read_everything, write_catalog
 from data.catalog.versions import old_versions, used_files
 from data.errors import InputError
@@ -37,9 +37,8 @@ class Health:
 
     files: int  # used by versions
     damaged: tuple[DamagedFile, ...]
-    orphans: tuple[str, ...]  # unused or half-written shard files; none on a read-only disk
-    orphan_bytes: int = 0
-    busy: str | None = None  # why they are not known: a corpus is being refreshed
+    garbage: Collected | None = None  # unused or half-written shard files; None on a read-only disk, or
+    busy: str | None = None  # because a corpus is being refreshed
 
 
 def examine(workspace: Workspace) -> Health:
@@ -60,12 +59,11 @@ def examine(workspace: Workspace) -> Health:
             damaged.append(DamagedFile(path.split("/")[1], path, not file.is_file(), path in current))
     # a running refresh has files that no version uses yet, and a read-only disk has no lock to exclude one
     if not os.access(workspace.root, os.W_OK):
-        return Health(len(used), tuple(damaged), ())
+        return Health(len(used), tuple(damaged))
     try:
-        garbage = collect_garbage(workspace, dry_run=True)
+        return Health(len(used), tuple(damaged), collect_garbage(workspace, dry_run=True))
     except InputError as error:
-        return Health(len(used), tuple(damaged), (), busy=str(error))
-    return Health(len(used), tuple(damaged), garbage.files, garbage.bytes)
+        return Health(len(used), tuple(damaged), busy=str(error))
 
 
 def restore(workspace: Workspace) -> list[str]:

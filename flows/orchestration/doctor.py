@@ -148,10 +148,9 @@ def _check_files(workspace: Workspace) -> Iterator[Finding]:
             yield note(f"{what}: jixu corpus gc removes versions that no model was trained on")
     if health.busy:
         yield note(f"unused files are not looked for now: {health.busy}")
-    if health.orphans:
+    if health.garbage and (files := health.garbage.files):
         yield note(
-            f"{len(health.orphans)} file(s) that no version uses, {health.orphan_bytes:,} bytes, first: "
-            f"{health.orphans[0]}",
+            f"{len(files)} file(s) that no version uses, {health.garbage.bytes:,} bytes, first: {files[0]}",
             lambda: f"removed {len(collect_garbage(workspace).files)} file(s)",
         )
     yield from check_runs(workspace)
