@@ -261,23 +261,6 @@ class Comparison:
     changes: tuple[Changes, ...] = ()  # from the first model to each other
     baselines: tuple[ModelResult, ...] = ()  # simple methods and random weights on the same examples
 
-    def __post_init__(self) -> None:
-        """Raise ValueError for fields that do not fit each other, as in a file that was edited by hand."""
-        names, n = [one.name for one in self.models], self.examples.get(self.split)
-        if not names or n is None:
-            raise ValueError(f"models is empty, or examples lacks {self.split}")
-        if self.primary not in (None, *names[1:]):
-            raise ValueError(f"primary={self.primary!r} is not a model compared with the first")
-        if self.groups is not None and len(self.groups) != n:
-            raise ValueError(f"groups has {len(self.groups)} numbers for {n} examples of {self.split}")
-        for one in (*self.models, *self.baselines):
-            if missing := {self.metric, *self.metrics} - (one.dev.keys() & one.reported.keys()):
-                raise ValueError(f"{one.name} has no score of metric {min(missing)!r}")
-        for one in self.models:
-            if not one.checkpoints or len(one.seeds) % len(one.checkpoints):
-                runs = f"{len(one.seeds)} seeds of {len(one.checkpoints)} checkpoints"
-                raise ValueError(f"{one.name} has {runs}: as many of each are needed")
-
     def model(self, name: str) -> ModelResult:
         """The model of a name. Raises KeyError if there is none."""
         return {model.name: model for model in self.models}[name]

@@ -52,10 +52,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 def _read_run(folder: Path) -> Report:
     """Read a report, and compute differences and verdict again from the outcomes of every run and example."""
     report = read_report(folder)
-    try:
-        evaluations = tuple(judge(one, stepwise=bool(one.steps)) for one in report.evaluations)
-    except InputError as error:
-        raise InputError(f"{folder}: {error}") from None
+    evaluations = tuple(judge(one, stepwise=bool(one.steps)) for one in report.evaluations)
     text = verdict(report.pretraining, evaluations)
     warnings = report.warnings
     if text != report.verdict:

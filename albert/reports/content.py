@@ -53,14 +53,6 @@ class Report:
     versions: Mapping[str, str]
     checksums: Mapping[str, str]  # sha256 of inputs and outputs
 
-    def __post_init__(self) -> None:
-        """Raise ValueError for a history without steps, as in a file that was edited by hand."""
-        runs = (*self.bases, *([self.pretraining] if self.pretraining else []))
-        models = (model for comparison in self.evaluations for model in comparison.models)
-        for history in (*(run.history for run in runs), *(model.pretraining for model in models)):
-            if not all("step" in record for record in history):
-                raise ValueError("history has a record without its step")
-
 
 REPORT: TypeAdapter[Report] = TypeAdapter(Report)
 

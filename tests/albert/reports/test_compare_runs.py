@@ -113,47 +113,6 @@ def test_a_damaged_or_missing_report_is_refused_in_one_line(runs, tmp_path, cont
     refused(run_here("report", "compare", runs[0], folder), complaint)
 
 
-@pytest.mark.parametrize(
-    "part, changes, complaint",
-    [
-        ((), {"models": []}, "evaluations.0: models is empty"),
-        ((), {"metric": "f2"}, "evaluations.0: before has no score of metric 'f2'"),
-        ((), {"primary": "before"}, "evaluations.0: primary='before' is not a model compared with"),
-        ((), {"groups": [1, 2]}, "evaluations.0: groups has 2 numbers for 200 examples of test"),
-        ((), {"examples": {}}, "evaluations.0: models is empty, or examples lacks test"),
-        ((), {"examples": {"test": 5}}, "the outcomes of before are of shape (3, 200, 2), not (3, 5)"),
-        (("models", 0), {"checkpoints": []}, "evaluations.0: before has 3 seeds of 0 checkpoints"),
-        (("models", 0), {"test": {}}, "evaluations.0: before has no score of metric 'accuracy'"),
-        (("models", 0), {"outcomes": "?"}, "the outcomes in metrics.json are damaged"),
-        (
-            ("models", 1, "pretraining", 0),
-            {"step": None},
-            "evaluations.0.models.1.pretraining.0.step is missing",
-        ),
-    ],
-    ids=str,
-)
-def test_fields_that_do_not_fit_each_other_are_refused_in_one_line(runs, tmp_path, part, changes, complaint):
-    metrics = json.loads((runs[1] / "metrics.json").read_text(encoding="utf-8"))
-    edited = metrics["evaluations"][0]
-    for key in part:
-        edited = edited[key]
-    edited |= changes
-    (tmp_path / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
-    with pytest.raises(InputError) as refusal:
-        read_runs([runs[0], tmp_path])
-    assert complaint in str(refusal.value) and str(tmp_path) in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-
-
-def test_a_history_without_steps_is_refused_in_one_line(runs, tmp_path):
-    metrics = json.loads((runs[1] / "metrics.json").read_text(encoding="utf-8"))
-    del metrics["pretraining"]["history"][2]["step"]
-    (tmp_path / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
-    with pytest.raises(InputError, match=r"metrics.json is damaged.*: history has a record without its step"):
-        read_runs([runs[0], tmp_path])
-
-
 def test_the_verdict_is_computed_again_from_the_outcomes(runs, tmp_path):
     metrics = json.loads((runs[0] / "metrics.json").read_text(encoding="utf-8"))
     worse, better = (one["outcomes"] for one in metrics["evaluations"][0]["models"])
