@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -98,48 +96,23 @@ class Task:
         return (main, *(name for name in names if name != main and name not in BINARY_METRICS))
 
 
-class _Texts(yaml.SafeLoader):
-    """Reads every scalar but null as text: a label yes is no truth value, and 01 no number."""
-
-    yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
 def shipped_tasks() -> dict[str, Path]:
     """The task files that come with jixu, by name."""
     return {path.stem: path for path in sorted(Path(__file__).parent.glob("*.yaml"))}
 
 
-def _misspelt(name: str, shipped: Iterable[str]) -> str | None:
-    """The shipped task that a name most likely means; other digits make another task, as in cmrc2019."""
-    alike = [one for one in shipped if re.findall(r"\d", one) == re.findall(r"\d", name)]
-    return next(iter(get_close_matches(name.lower(), alike, 1, cutoff=0.85)), None)
-
-
 def load_task(name_or_file: str) -> Task:
-    """The task of a YAML file or the shipped task of a name; any other name is a task with usual columns.
-
-    Raises InputError for a name that looks like a shipped one misspelt.
-    """
-    path = Path(name_or_file)
+    """The task of a YAML file or the shipped task of a name; any other name is a task with usual columns."""
+    path = shipped_tasks().get(name_or_file, Path(name_or_file))
     if path.suffix not in (".yaml", ".yml"):
-        shipped = shipped_tasks()
-        if name_or_file not in shipped:
-            if near := _misspelt(name_or_file, shipped):
-                raise InputError(
-                    f"no task {name_or_file!r}: did you mean {near}? A task of your own needs a name less "
-                    "like it, or a task file"
-                )
-            return Task(name=name_or_file)
-        path = shipped[name_or_file]
+        return Task(name=name_or_file)
     if not path.is_file():
         raise InputError(f"no task file {path}")
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Texts)
+        # every scalar as text: a label yes is no truth value, and 01 no number
+        content = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} is no task file: it has no name")
-    return parse(Task, {name: value for name, value in content.items() if value is not None}, str(path))
+    return parse(Task, content, str(path))

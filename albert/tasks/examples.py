@@ -6,9 +6,10 @@ import gzip
 import json
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -123,18 +124,8 @@ def entities_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 
 
 AnyExample = Example | ChoiceExample | SpanExample | TaggedExample
-Found = tuple[str, AnyExample | str]  # where in a file, and the example or why there is none
-
-
-def is_unicode(example: AnyExample) -> bool:
-    """Whether no text of an example has half a character, which JSON can escape."""
-    values = [getattr(example, field.name) for field in fields(example)]
-    parts = (part for value in values for part in (value if isinstance(value, tuple) else (value,)))
-    try:
-        "".join(part for part in parts if isinstance(part, str)).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+# where in a file, and what makes its example or raises ValueError with the reason why there is none
+Found = tuple[str, Callable[[], AnyExample]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,20 +183,20 @@ def read_lines(path: Path) -> Iterator[str]:
         raise InputError(f"{path} cannot be read: {error}") from None
 
 
-def read_json(path: Path) -> object:
+def read_json(path: Path) -> Any:
     """Read a JSON file. Raises InputError if it is not JSON."""
     text = "\n".join(read_lines(path))
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{path} is not JSON: {error}") from None
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[int, object]]:
+def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     """Yield the number and content of each line that is not empty; None for one that is not JSON."""
     for number, line in enumerate(read_lines(path), 1):
         if line.strip():
             try:
                 yield number, json.loads(line)
-            except (ValueError, RecursionError):
+            except ValueError:
                 yield number, None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,9 @@ from albert.tasks.examples import (
     SpanExample,
     read_json,
     read_json_lines,
-    read_lines,
     suffix_of,
 )
-from albert.tasks.tables import Columns, cell_of, json_rows, open_table
+from albert.tasks.tables import Columns, Row, cell_of, json_rows, open_table, values_of
 from data.errors import InputError
 
 # usual names of the columns of a table of questions
@@ -41,15 +40,17 @@ def read_spans(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
         yield from _spans_of_rows(path, task, is_labelled)
         return
     content = read_json(path)
-    articles = content.get("data") if isinstance(content, dict) else _as_squad(content)
-    if not isinstance(articles, list):
+    if isinstance(content, list):  # CMRC 2018's first layout, a list of passages
+        content = {"data": [{"paragraphs": content}]}
+    if not isinstance(content.get("data"), list):
         raise InputError(f"{path} is not in SQuAD's format: it has no list under 'data'")
     numbers = count()
-    for a, article in enumerate(articles, 1):
-        for p, paragraph in enumerate(_entries(article, "paragraphs"), 1):
-            for q, question in enumerate(_entries(paragraph, "qas"), 1):
+    for a, article in enumerate(content["data"], 1):
+        for p, paragraph in enumerate(article["paragraphs"], 1):
+            passage = paragraph.get("context", paragraph.get("context_text"))
+            for q, question in enumerate(paragraph["qas"], 1):
                 where = f"{path}, article {a}, paragraph {p}, question {q}"
-                yield where, _span(paragraph.get("context"), question, next(numbers), is_labelled)
+                yield where, partial(_span, passage, question, next(numbers), is_labelled)
 
 
 def _has_questions(path: Path) -> bool:
@@ -60,85 +61,67 @@ def _has_questions(path: Path) -> bool:
 
 def _spans_of_rows(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     """Yield spans of a TSV, CSV or JSONL. No answer: the passage does not answer the question."""
-    roles = [role for role in _SPAN_COLUMNS if is_labelled or role != "label"]
-    rows, names = open_table(path, task, roles, _SPAN_COLUMNS)
-    for at, (number, row) in enumerate(rows):
-        where = f"{path}, row {number}"
-        if isinstance(row, str):
-            yield where, row
-            continue
-        if (column := names.get("label")) and column not in row:
-            yield where, f"column {column!r} is missing"
-            continue
-        text, question, label = (row.get(names.get(role) or "") for role in _SPAN_COLUMNS)
+    needed = {role: True for role in _SPAN_COLUMNS if is_labelled or role != "label"}
+    rows, names = open_table(path, task, needed, _SPAN_COLUMNS)
+
+    def example(row: Row, number: int) -> SpanExample:
+        values = values_of(row)
+        if (column := names.get("label")) and column not in values:
+            raise ValueError(f"column {column!r} is missing")
+        text, question, label = (values.get(names.get(role) or "") for role in _SPAN_COLUMNS)
         if isinstance(label, dict):  # as Hugging Face's copies of SQuAD and CMRC have it
-            pairs = zip(_entries(label, "text"), _entries(label, "answer_start"), strict=False)
+            pairs = zip(label["text"], label["answer_start"], strict=True)
             label = [{"text": answer, "answer_start": start} for answer, start in pairs]
         answers = label if isinstance(label, list) else [label] if label else []
-        entry = {"id": row.get("id"), "question": question, "answers": answers, "is_impossible": not answers}
-        yield where, _span(text, entry, at, is_labelled, cell_of(row, task.group))
+        entry = {"question": question, "answers": answers, "is_impossible": not answers}
+        return _span(text, values | entry, number, is_labelled, cell_of(values, task.group))
 
-
-def _entries(parent: object, name: str) -> list[Any]:
-    """The list that an object holds under a name; empty if it holds none."""
-    found = parent.get(name) if isinstance(parent, dict) else None
-    return found if isinstance(found, list) else []
-
-
-def _as_squad(content: object) -> list[object] | None:
-    """The articles of CMRC 2018's first layout, a list of passages; None for another layout."""
-    if not isinstance(content, list):
-        return None
-    if not all(isinstance(one, dict) and "context_text" in one for one in content):
-        return None
-    return [{"paragraphs": [{"context": one["context_text"], "qas": one.get("qas")}]} for one in content]
+    for at, row in enumerate(rows):
+        yield f"{path}, row {row[0]}", partial(example, row, at)
 
 
 def _span(
-    passage: object, entry: object, number: int, is_labelled: bool, group: str | None = None
-) -> SpanExample | str:
-    """The example of an entry, or the entry's fault; the number is its id if it has none. An answer whose
-    place is wrong or missing, as in CMRC's first layout, is looked for in the passage.
+    passage: str | None, entry: dict[str, Any], number: int, is_labelled: bool, group: str | None = None
+) -> SpanExample:
+    """The example of an entry, whose id may be its number. An answer whose place is wrong, or missing as in
+    CMRC's first layout, is looked for in the passage.
     """
-    entry = entry if isinstance(entry, dict) else {}
     question = entry.get("question", entry.get("query_text"))
-    if not isinstance(passage, str) or not isinstance(question, str) or not question.strip():
-        return "no passage or no question"
-    answers = _entries(entry, "answers")
-    if entry.get("is_impossible") is True or not is_labelled:
+    if not passage or not question or not question.strip():
+        raise ValueError("no passage or no question")
+    answers = entry.get("answers") or []
+    if entry.get("is_impossible") or not is_labelled:
         answers = []
     elif not answers:
-        return "no answer"
+        raise ValueError("no answer")
     texts, starts = [], []
     for answer in answers:
-        answer = answer if isinstance(answer, dict) else {"text": answer}
-        text, start = answer.get("text"), answer.get("answer_start")
-        if not isinstance(text, str) or not text:
-            return "an answer is empty"
-        if not isinstance(start, int) or start < 0 or passage[start : start + len(text)] != text:
+        text, start = (answer["text"], answer["answer_start"]) if isinstance(answer, dict) else (answer, 0)
+        if not text:
+            raise ValueError("an answer is empty")
+        if passage[start : start + len(text)] != text:
             start = passage.find(text)
         texts.append(text)
         starts.append(start)
     if answers and max(starts) < 0:
-        return f"its answer {texts[0]!r} is not in the passage"
-    own = entry.get("id", entry.get("query_id"))
-    own = str(number if own is None else own)
-    return SpanExample(own, passage, question, tuple(texts), tuple(starts), group)
+        raise ValueError(f"its answer {texts[0]!r} is not in the passage")
+    own = entry.get("id", entry.get("query_id", number))
+    return SpanExample(str(own), passage, question, tuple(texts), tuple(starts), group)
 
 
 def read_choices(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     """Yield the examples of a file of C3, RACE or ChID, of a folder of such files, or of a JSONL file of C3's
     or RACE's contents. Raises InputError for another format.
     """
-    if _is_chid(path):
+    _, first = (0, None) if path.is_dir() else next(read_json_lines(path), (0, None))
+    if isinstance(first, dict) and isinstance(first.get("content"), list):  # ChID's
         yield from _blanks(path, is_labelled)
         return
-    total = 0
+    numbers = count()
     for where, one in _choice_documents(path):
         for number, (passage, entry) in enumerate(_choices(one), 1):
-            example = entry if isinstance(entry, str) else _choice(passage, entry, total, is_labelled)
-            yield f"{where}, question {number}", example
-            total += 1
+            make = partial(_choice, passage, entry, next(numbers), is_labelled)
+            yield f"{where}, question {number}", make
 
 
 def _choice_documents(path: Path) -> Iterator[tuple[str, object]]:
@@ -158,57 +141,51 @@ def _choice_documents(path: Path) -> Iterator[tuple[str, object]]:
             yield f"{path}, passage {number}", one
 
 
-def _choices(one: object) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    """Yield the passage and the entry of each question, as in C3, or why there is none."""
-    if isinstance(one, list) and len(one) >= 2 and isinstance(one[0], list) and isinstance(one[1], list):
-        passage = "\n".join(map(str, one[0]))  # C3: [lines, questions, id]
-        yield from ((passage, entry if isinstance(entry, dict) else {}) for entry in one[1])
-    elif isinstance(one, dict) and isinstance(one.get("questions"), list):
-        parts = (_entries(one, name) for name in ("questions", "options", "answers"))  # RACE
+def _choices(one: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the passage and the entry of each question, as in C3; an empty entry for another format."""
+    if isinstance(one, list):  # C3: [lines, questions, id]
+        lines, questions, *_ = one
+        yield from (("\n".join(lines), entry) for entry in questions)
+    elif isinstance(one, dict) and "questions" in one:  # RACE
+        parts = (one.get(name, ()) for name in ("questions", "options", "answers"))
         for question, choices, letter in zip_longest(*parts):
-            place = "ABCDEFGH".find(letter) if isinstance(letter, str) and len(letter) == 1 else -1
-            answer = choices[place] if isinstance(choices, list) and 0 <= place < len(choices) else None
-            yield str(one.get("article", "")), {"question": question, "choice": choices, "answer": answer}
+            answer = dict(zip("ABCDEFGH", choices, strict=False)).get(letter)
+            yield one["article"], {"question": question, "choice": choices, "answer": answer}
     else:
-        yield "", "neither C3's nor RACE's format"
+        yield "", {}
 
 
-def _choice(passage: str, entry: dict[str, Any], number: int, is_labelled: bool) -> ChoiceExample | str:
-    question, choices, answer = entry.get("question"), entry.get("choice"), entry.get("answer")
-    if not isinstance(question, str) or not isinstance(choices, list) or len(choices) < 2:
-        return "no question, or fewer than two answers to choose from"
+def _choice(passage: str, entry: dict[str, Any], number: int, is_labelled: bool) -> ChoiceExample:
+    if not entry:
+        raise ValueError("neither C3's nor RACE's format")
+    choices, answer = entry["choice"], entry.get("answer")
+    if len(choices) < 2:
+        raise ValueError("fewer than two answers to choose from")
     if is_labelled and answer not in choices:
-        return "the right answer is not among the choices"
-    place, own = choices.index(answer) if is_labelled else 0, entry.get("id")
-    return ChoiceExample(
-        passage, question, tuple(map(str, choices)), place, str(number if own is None else own)
-    )
-
-
-def _is_chid(path: Path) -> bool:
-    if path.is_dir():
-        return False
-    try:
-        one = json.loads(next(read_lines(path), ""))
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(one, dict) and isinstance(one.get("content"), list)
+        raise ValueError("the right answer is not among the choices")
+    place = choices.index(answer) if is_labelled else 0
+    own = str(entry.get("id", number))
+    return ChoiceExample(passage, entry["question"], tuple(map(str, choices)), place, own)
 
 
 def _blanks(path: Path, is_labelled: bool) -> Iterator[Found]:
     """Yield the blanks of ChID's lines of texts and candidates, whose answers are in a file beside them."""
     beside = path.with_name(path.name.replace(".json", "_answer.json"))
-    answers = read_json(beside) if is_labelled else None
-    places = answers if isinstance(answers, dict) else {}  # of the right candidates, by blank
-    for number, one in read_json_lines(path):
-        candidates = tuple(map(str, _entries(one, "candidates")))
-        for text in _entries(one, "content"):
-            for blank in _BLANK.finditer(str(text)):
-                place = places.get(blank.group()) if is_labelled else 0
-                example: ChoiceExample | str = f"no answer for {blank.group()}"
-                if isinstance(place, int) and 0 <= place < len(candidates):
-                    parts = text[: blank.start()], text[blank.end() :]
-                    before, after = (_BLANK.sub("…", part) for part in parts)
-                    passage = f"{before[-_AROUND:]}____{after[:_AROUND]}"
-                    example = ChoiceExample(passage, "", candidates, place, blank.group())
-                yield f"{path}, row {number}", example
+    places = read_json(beside) if is_labelled else None
+    for number, line in read_json_lines(path):
+        for text in line["content"]:
+            for blank in _BLANK.finditer(text):
+                yield f"{path}, row {number}", partial(_blank, text, blank, line["candidates"], places)
+
+
+def _blank(
+    text: str, blank: re.Match[str], candidates: list[str], places: Mapping[str, int] | None
+) -> ChoiceExample:
+    """The example of a blank; `places` are those of the right candidates, by blank."""
+    if places is not None and blank.group() not in places:
+        raise ValueError(f"no answer for {blank.group()}")
+    before, after = (_BLANK.sub("…", part) for part in (text[: blank.start()], text[blank.end() :]))
+    passage = f"{before[-_AROUND:]}____{after[:_AROUND]}"
+    return ChoiceExample(
+        passage, "", tuple(candidates), places[blank.group()] if places else 0, blank.group()
+    )

@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 from albert.tasks.definition import BINARY_METRICS, Kind, Task
-from albert.tasks.examples import Example, Found, Split, is_unicode
+from albert.tasks.examples import Found, Split
 from albert.tasks.overlap import Overlap, find_overlaps, without_copies
 from albert.tasks.passages import read_choices, read_spans
 from albert.tasks.tables import read_table
@@ -56,12 +56,17 @@ def read_split(path: Path, task: Task, *, is_labelled: bool = True) -> tuple[Tas
         found = _READERS[task.kind](path, task, is_labelled)
     else:
         task, found = read_table(path, task, is_labelled)
-    found = [
-        (where, one if isinstance(one, str) or is_unicode(one) else "not Unicode text")
-        for where, one in found
-    ]
-    examples = tuple(one for _, one in found if not isinstance(one, str))
-    skipped = tuple(f"{where}: {one}" for where, one in found if isinstance(one, str))
+    examples, skipped = [], []
+    for where, make in found:
+        try:
+            example = make()
+            "".join((*example.texts(), example.describe(), example.gold())).encode()
+        except ValueError as fault:  # of encode: JSON can escape half a character
+            skipped.append(f"{where}: {fault}")
+        except (AttributeError, LookupError, TypeError):
+            skipped.append(f"{where}: not in a format of the task")
+        else:
+            examples.append(example)
     if not examples:
         first = f"; first problem: {skipped[0]}" if skipped else ""
         raise InputError(f"no usable example in {path}{first}")
@@ -70,7 +75,7 @@ def read_split(path: Path, task: Task, *, is_labelled: bool = True) -> tuple[Tas
             f"task {task.name}: no column {task.group!r} for groups in each row of {path}; only tables and "
             "JSON lines of one sentence or question have columns"
         )
-    return task, Split(path, examples, skipped)
+    return task, Split(path, tuple(examples), tuple(skipped))
 
 
 def _first(names: Sequence[str]) -> str:
@@ -89,7 +94,6 @@ def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = Fal
     splits: dict[str, Split] = {}
     for name, path in paths.items():
         task, splits[name] = read_split(path, task)
-    _check_pairs(splits)
     overlaps, dropped = find_overlaps(splits), 0
     if drop_overlap and "train" in splits:
         train = without_copies(splits)
@@ -101,20 +105,6 @@ def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = Fal
     if task.kind in (Kind.SINGLE, Kind.PAIR, Kind.MULTILABEL, Kind.TOKENS):
         labels = _labels(task, splits)
     return TaskData(task, splits, labels, overlaps, dropped)
-
-
-def _check_pairs(splits: Mapping[str, Split]) -> None:
-    """Raise InputError if some splits have a second sentence and others do not."""
-    paths = {
-        isinstance(one, Example) and one.pair is not None: split.path
-        for split in splits.values()
-        for one in split.examples[:1]
-    }
-    if len(paths) > 1:
-        raise InputError(
-            f"{paths[True]} has a second sentence and {paths[False]} has none: give both the same columns, "
-            "or name them in a task file"
-        )
 
 
 def _labels(task: Task, splits: Mapping[str, Split]) -> tuple[str, ...]:

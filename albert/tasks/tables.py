@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,24 +39,26 @@ def read_table(path: Path, task: Task, is_labelled: bool) -> tuple[Task, list[Fo
             names = (task.columns.get("label"), *_USUAL["label"])
             label = next((one for one in names if one in header), None)
             task = replace(task, header=tuple(name for name in header if name != label))
-    wanted: dict[Role, bool] = {"text": True, "label": is_labelled, "pair": task.kind is not Kind.SINGLE}
-    roles = [role for role, is_wanted in wanted.items() if is_wanted]
-    may_lack_pair = task.kind in (None, Kind.MULTILABEL, Kind.REGRESSION)
-    rows, columns = open_table(path, task, roles, _USUAL, optional=("pair",) if may_lack_pair else ())
+    needed: dict[Role, bool] = {"text": True}
+    if is_labelled:
+        needed["label"] = True
+    if task.kind is not Kind.SINGLE:
+        needed["pair"] = task.kind not in (None, Kind.MULTILABEL, Kind.REGRESSION)
+    rows, columns = open_table(path, task, needed, _USUAL)
     if task.kind is None:
-        task = replace(task, kind=Kind.PAIR if columns["pair"] else Kind.SINGLE)
+        task = replace(task, kind=Kind.PAIR if "pair" in columns else Kind.SINGLE)
     return task, [
-        (f"{path}, row {number}", _example(row, columns, task, at, is_labelled))
-        for at, (number, row) in enumerate(rows)
+        (f"{path}, row {row[0]}", partial(_example, row, columns, task, at, is_labelled))
+        for at, row in enumerate(rows)
     ]
 
 
 def open_table(
-    path: Path, task: Task, roles: Sequence[Role], usual: Columns, *, optional: Sequence[Role] = ()
-) -> tuple[list[Row], dict[Role, str | None]]:
+    path: Path, task: Task, needed: Mapping[Role, bool], usual: Columns
+) -> tuple[list[Row], dict[Role, str]]:
     """The rows of a table, and the column of each role: as the task file names it, else the first usual name.
 
-    Raises InputError if there is no row, or no column of a role that is not `optional`.
+    Raises InputError if there is no row, or no column of a role that is needed.
     """
     if suffix_of(path) in (".jsonl", ".json"):
         rows = list(json_rows(path))
@@ -66,16 +69,16 @@ def open_table(
         number, fault = next(((number, row) for number, row in rows if isinstance(row, str)), (0, ""))
         raise InputError(f"{path} holds no example" + (f"; row {number} is {fault}" if fault else ""))
     known, named, columns = ", ".join(map(str, names)), task.columns, {}
-    for role in roles:
+    for role, is_needed in needed.items():
         if role in named and named[role] not in names:
             raise InputError(f"no column {named[role]!r} in {path}; its columns are {known}")
-        column = named.get(role) or next((name for name in usual[role] if name in names), None)
-        if column is None and role not in optional:
+        if column := named.get(role) or next((name for name in usual[role] if name in names), None):
+            columns[role] = column
+        elif is_needed:
             raise InputError(
                 f"no {role} column in {path} (columns: {known}): expected one of {', '.join(usual[role])}, "
                 "or name it in a task file"
             )
-        columns[role] = column
     return rows, columns
 
 
@@ -125,45 +128,52 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{path} cannot be read: line {rows.line_num}: {error}") from None
 
 
-def _example(
-    row: dict[str, Any] | str,
-    columns: Mapping[Role, str | None],
-    task: Task,
-    at: int,
-    is_labelled: bool,
-) -> Example | str:
-    """The example of a row, or the row's fault."""
-    if isinstance(row, str):
-        return row
-    if isinstance(target := row.get("target"), dict):
-        marked = _with_marks(str(row.get("text")), target)
-        if marked is None:
-            return "a span of its target is not in the text"
-        row = row | {"text": marked}
-    values: dict[Role, str] = {}
+def values_of(row: Row) -> dict[str, Any]:
+    """The values of a row. Raises ValueError with its fault."""
+    _, values = row
+    if isinstance(values, str):
+        raise ValueError(values)
+    return values
+
+
+def _example(row: Row, columns: Mapping[Role, str], task: Task, at: int, is_labelled: bool) -> Example:
+    values = values_of(row)
+    if isinstance(target := values.get("target"), dict):
+        values = values | {"text": _with_marks(values["text"], target)}
+    text = _text(values, columns["text"])
+    pair = _text(values, columns["pair"]) if "pair" in columns else None
     # of unlabelled rows one that every kind can encode; no prediction depends on it
-    labels: tuple[str, ...] | None = None if is_labelled else ("0",)
-    for role, name in columns.items():
-        if name is None:
-            continue
-        value = row.get(name)
-        if role == "label" and task.kind is Kind.MULTILABEL and isinstance(value, (str, int, list)):
-            labels = _several(value, task.separator)
-            continue
-        if role != "label" and isinstance(value, list) and all(isinstance(part, str) for part in value):
-            value = " ".join(value)  # keywords, as CLUE's own reader joins them
-        if role == "label" and isinstance(value, bool):
-            value = str(value).lower()  # as YAML and JSON write it
-        if not isinstance(value, (str, int, float)) or isinstance(value, bool) or not str(value).strip():
-            return f"column {name!r} is {'missing' if value is None else 'empty or no text'}"
-        values[role] = str(value)
-    labels = (values["label"].strip(),) if labels is None else labels
-    if is_labelled and (fault := _fault(labels, task)):
-        return fault
+    labels = _labels(values, columns["label"], task) if is_labelled else ("0",)
     several = labels if task.kind is Kind.MULTILABEL else None
-    label = task.separator.join(labels)
-    group, own = cell_of(row, task.group), str(row.get("id", at))
-    return Example(values["text"], values.get("pair"), label, group, own, several)
+    own = str(values.get("id", at))
+    return Example(text, pair, task.separator.join(labels), cell_of(values, task.group), own, several)
+
+
+def _text(row: Mapping[str, Any], column: str) -> str:
+    """The text of a cell. Raises ValueError if there is none."""
+    value = row.get(column)
+    if isinstance(value, list):
+        value = " ".join(value)  # keywords, as CLUE's own reader joins them
+    if not isinstance(value, (str, int, float)) or not str(value).strip():
+        raise ValueError(f"column {column!r} is {'missing' if value is None else 'empty or no text'}")
+    return str(value).lower() if isinstance(value, bool) else str(value)  # as YAML and JSON write it
+
+
+def _labels(row: Mapping[str, Any], column: str, task: Task) -> tuple[str, ...]:
+    """The labels of a row, each once; only of multilabel there may be none, or several, also in a list."""
+    labels: tuple[str, ...]
+    if task.kind is Kind.MULTILABEL and row.get(column) is not None:
+        cell = row[column]
+        parts = cell if isinstance(cell, list) else str(cell).split(task.separator)
+        labels = tuple(dict.fromkeys(part for one in parts if (part := str(one).strip())))
+    else:
+        labels = (_text(row, column).strip(),)
+    for label in labels:
+        if task.kind in (Kind.REGRESSION, Kind.SIMILARITY) and not math.isfinite(float(label)):
+            raise ValueError(f"{label!r} is not a number")
+        if task.labels is not None and label not in task.labels:
+            raise ValueError(f"label {label!r} is not one of {', '.join(task.labels)}")
+    return labels
 
 
 def cell_of(row: Mapping[str, object], column: str | None) -> str | None:
@@ -172,38 +182,12 @@ def cell_of(row: Mapping[str, object], column: str | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _several(value: str | int | list[Any], separator: str) -> tuple[str, ...]:
-    """The labels of a cell or of a list, each once."""
-    parts = value if isinstance(value, list) else str(value).split(separator)
-    return tuple(dict.fromkeys(part for one in parts if (part := str(one).strip())))
-
-
-def _fault(labels: Sequence[str], task: Task) -> str | None:
-    for label in labels:
-        if task.kind in (Kind.REGRESSION, Kind.SIMILARITY) and not _is_number(label):
-            return f"{label!r} is not a number"
-        if task.labels is not None and label not in task.labels:
-            return f"label {label!r} is not one of {', '.join(task.labels)}"
-    return None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
-def _with_marks(text: str, target: dict[str, Any]) -> str | None:
-    """A text of CLUEWSC2020 with _noun_ and [pronoun] marked as by CLUE's baseline; None if it lacks one."""
-    mentions: list[tuple[Any, Any, int]]
-    mentions = [(target.get(f"span{n}_index"), target.get(f"span{n}_text"), n) for n in (1, 2)]
-    for at, mention, _ in mentions:
-        if not (
-            isinstance(at, int) and isinstance(mention, str) and mention and text.startswith(mention, at)
-        ):
-            return None
-    for at, mention, n in sorted(mentions, reverse=True):
+def _with_marks(text: str, target: Mapping[str, Any]) -> str:
+    """A text of CLUEWSC2020 with _noun_ and [pronoun] marked as by CLUE's baseline."""
+    spans = [(target[f"span{n}_index"], target[f"span{n}_text"], n) for n in (1, 2)]
+    for at, mention, n in sorted(spans, reverse=True):
+        if not text.startswith(mention, at):
+            raise ValueError("a span of its target is not in the text")
         marked = f"_{mention}_" if n == 1 else f"[{mention}]"
         text = text[:at] + marked + text[at + len(mention) :]
     return text
