@@ -9,11 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from rich.console import Console
-from rich.table import Table as TerminalTable
-from rich.text import Text
+from rich.markdown import Markdown
 
 from albert.evaluation import judge, metric_name
 from albert.reports.content import Report
@@ -160,17 +158,6 @@ def _plots(runs: Runs) -> list[Plot]:
     ]
 
 
-def print_table(table: Table, console: Console) -> None:
-    """Print a table as wide as the terminal."""
-    shown = TerminalTable(box=None, pad_edge=False, header_style="bold")
-    for n, column in enumerate(table.columns):
-        justify: Literal["left", "right"] = "left" if n in table.words else "right"
-        shown.add_column(Text(column), justify=justify, overflow="fold")
-    for row in table.rows:
-        shown.add_row(*map(Text, row))
-    console.print(shown)
-
-
 def compare_reports(folders: Sequence[Path], output: Path | None = None) -> Path:
     """Print tables that compare runs and write a page. Returns the page's path.
 
@@ -179,10 +166,9 @@ def compare_reports(folders: Sequence[Path], output: Path | None = None) -> Path
     folders = [one for one in folders if not one.name.startswith(_PREFIX) or (one / METRICS_FILE).is_file()]
     runs = read_runs(folders)
     sections = comparison_sections(runs)
-    console = Console(width=None if sys.stdout.isatty() else 200, soft_wrap=False)
+    console = Console(width=None if sys.stdout.isatty() else 200)
     for table in (table for section in sections for table in section.tables if table.rows):
-        print_table(table, console)
-        console.print()
+        console.print(Markdown(table.to_markdown()))
     html = render_page(
         title="Runs compared",
         lead=f"{counted(len(runs), 'run')}: {', '.join(runs)}",
