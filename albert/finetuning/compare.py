@@ -29,7 +29,6 @@ from albert.evaluation import (
     calibration,
     chance_of,
     judge,
-    label_set_statistics,
     pack,
     summarize,
 )
@@ -253,10 +252,7 @@ def _classes(data: TaskData, split: Split, predictions: Sequence[Predictions]) -
     if data.task.kind is Kind.TOKENS:
         names, sums = _entity_sums(split, predictions)
     elif data.labels:
-        names, gold = data.labels, label_table(split.examples, data.labels)
-        labels = [np.asarray(one.labels) for one in predictions]
-        labels = [one if one.ndim == 2 else np.eye(len(names))[one] for one in labels]  # [n, C] of 0 and 1
-        sums = np.sum([label_set_statistics("macro_f1", one, gold).sum(0) for one in labels], axis=0)
+        names, sums = data.labels, np.sum([one.statistics["macro_f1"].sum(0) for one in predictions], axis=0)
     else:
         return ()
     return tuple(

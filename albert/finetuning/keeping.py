@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
@@ -30,7 +29,6 @@ class KeptModels:
     folder: Path
     every_seed: bool
     lines: list[str] = field(default_factory=list)  # what was kept, for a person
-    names: dict[str, str] = field(default_factory=dict)  # by the folder's, which has no space or slash
     best: dict[tuple[str, bool], tuple[str, float]] = field(default_factory=dict)  # key and score on dev
 
     def place(self, key: str) -> Path:
@@ -45,15 +43,12 @@ class KeptModels:
         if self.every_seed:
             return
         model = (candidate.name, "test" in candidate.encoded)
-        worse, best = self.best.get(model, (None, -math.inf))
-        if key == worse:  # a run that decided how many seeds there are comes again
+        best, most = self.best.setdefault(model, (key, score))
+        if key == best:  # also where a run that chose the rate or the number of seeds comes again
             return
-        if score > best:
+        if score > most:
             self.best[model] = (key, score)
-        else:
-            worse = key
-        if worse is not None:
-            shutil.rmtree(self.place(worse), ignore_errors=True)
+        shutil.rmtree(self.place(best if score > most else key), ignore_errors=True)
 
     def choose(self, models: Iterable[ModelRuns], train_again: TrainAgain) -> None:
         """Keep each row's best run on dev, or all its runs; `train_again` saves weights that are missing."""
@@ -75,19 +70,12 @@ class KeptModels:
             runs = [max(runs, key=lambda pair: pair[1].dev_score)]
         for candidate, run in runs:
             name = f"{candidate.name}-seed-{run.result.seed}" if self.every_seed else model.name
-            target = self.folder / self._folder_name(name)
+            target = self.folder / (re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model")
             self._move(candidate, run, target, train_again)
             record = read_fine_tuned(target)
             scores = ", ".join(f"{one.replace('_', ' ')} {100 * v:.2f}" for one, v in record.dev.items())
             opened = record.opened_with(candidate.config)
             self.lines.append(f"model {target}: seed {run.result.seed}, dev {scores}; {opened}")
-
-    def _folder_name(self, name: str) -> str:
-        """A folder's name for a model's, and another for each model: `a b` and `a-b` would share one."""
-        found = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model"
-        while self.names.setdefault(found, name) != name:
-            found += "-2"
-        return found
 
     def _move(self, candidate: Candidate, run: SeedRun, target: Path, train_again: TrainAgain) -> None:
         key = run_key(candidate, run.result.seed, run.result.learning_rate)

@@ -175,17 +175,16 @@ def fine_tune_models(candidates: Sequence[Candidate], train: Train) -> list[Trai
     rates of all models are tried at once, and then all seeds, so that no worker waits for the end of a model.
     """
     tried = _train_each([_sweep(candidate) for candidate in candidates], train)
-    best = [max(runs, key=lambda run: run.dev_score, default=None) for runs in tried]
-    plans = [_seeds(candidate, chosen) for candidate, chosen in zip(candidates, best, strict=True)]
-    trained = _train_each(plans, train)
-    for candidate, chosen, runs in zip(candidates, best, trained, strict=True):
-        if chosen and "test" not in candidate.encoded:
-            runs.insert(0, chosen)
+    plans = []
+    for candidate, runs in zip(candidates, tried, strict=True):
+        best = max(runs, key=lambda run: run.dev_score, default=None)
+        rate = best.result.learning_rate if best else candidate.settings.learning_rates[0]
+        plans.append([Run(candidate, seed, rate) for seed in _seeds(candidate)])
     points = [
         tuple(SweepPoint(run.result.learning_rate, run.dev_score, run.result.left_chance) for run in runs)
         for runs in tried
     ]
-    return list(zip(trained, points, strict=True))
+    return list(zip(_train_each(plans, train), points, strict=True))
 
 
 def _train_each(plans: Sequence[Sequence[Run]], train: Train) -> list[list[SeedRun]]:
@@ -197,23 +196,16 @@ def _train_each(plans: Sequence[Sequence[Run]], train: Train) -> list[list[SeedR
 
 def _sweep(candidate: Candidate) -> list[Run]:
     """The first seed with each learning rate, if there are several; never with test."""
-    seeds, rates = candidate.settings.seeds, candidate.settings.learning_rates
-    assert seeds
+    first, rates = _seeds(candidate)[0], candidate.settings.learning_rates
     if len(rates) == 1 or _is_read_alone(candidate):
         return []
-    return [Run(candidate.without_test(), seeds[0], rate) for rate in rates]
+    return [Run(candidate.without_test(), first, rate) for rate in rates]
 
 
-def _seeds(candidate: Candidate, chosen: SeedRun | None) -> list[Run]:
-    """Every seed at the chosen rate. The chosen run is repeated where there is test, to be scored on it."""
-    seeds, rates = candidate.settings.seeds, candidate.settings.learning_rates
+def _seeds(candidate: Candidate) -> tuple[int, ...]:
+    seeds = candidate.settings.seeds
     assert seeds
-    if _is_read_alone(candidate):
-        seeds = seeds[:1]
-    elif chosen and "test" not in candidate.encoded:
-        seeds = seeds[1:]
-    rate = chosen.result.learning_rate if chosen else rates[0]
-    return [Run(candidate, seed, rate) for seed in seeds]
+    return seeds[:1] if _is_read_alone(candidate) else seeds
 
 
 def _is_read_alone(candidate: Candidate) -> bool:

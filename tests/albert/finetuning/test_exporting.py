@@ -147,7 +147,7 @@ def test_of_each_model_the_best_seed_on_dev_is_kept(tmp_path, tokenizer):
     assert again == [max(runs, key=lambda run: run.result.dev["accuracy"]).result.seed, 0, 1]
     # each has a folder of its own, and none above
     assert [keep(best, name)[-1] for name in ("a b", "..", "模型 一")] == ["small", "small", "模型-一"]
-    assert keep(best, "a-b") == ["a-b", "a-b-2", "model", "small", "模型-一"]
+    assert keep(best, "a b") == ["a-b", "model", "small", "模型-一"]
 
 
 def test_of_finished_runs_the_best_weights_stay(tmp_path, tokenizer):
