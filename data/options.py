@@ -34,7 +34,6 @@ def _on_off(value: object) -> object:
 
 
 Commas, OnOff = BeforeValidator(_split), BeforeValidator(_on_off)
-Integers = Annotated[tuple[int, ...], Commas]
 Floats = Annotated[tuple[float, ...], Commas]
 Words = Annotated[tuple[str, ...], Commas]
 

@@ -6,12 +6,13 @@ the model comes from.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from torch import nn
 
 from albert.checkpoints import (
@@ -28,6 +29,7 @@ from albert.model import AlbertConfig, Encoder
 from albert.tasks import Kind, Task
 from data.errors import InputError
 from data.files import write_bytes
+from data.options import parse
 from data.tokenization import load_tokenizer
 
 # transformers' classes without the encoder's name; all other kinds are of SequenceClassification
@@ -87,9 +89,6 @@ class FineTuned:
         return f"transformers' AutoModelFor{self.head().architecture} opens it{with_code}"
 
 
-_RECORD = TypeAdapter(FineTuned)
-
-
 def save_fine_tuned(model: nn.Module, record: FineTuned, folder: Path) -> None:
     """Write a trained model with its record, which comes last: a folder without one is incomplete."""
     tokenizer = load_tokenizer(find_source(record.checkpoint).vocabulary)
@@ -98,7 +97,7 @@ def save_fine_tuned(model: nn.Module, record: FineTuned, folder: Path) -> None:
     record_sources(folder, [record.checkpoint])
     if not record.checkpoint.startswith(HUB_PREFIX):  # the folder may be pushed, where a path says too much
         record = replace(record, checkpoint=short_name(Path(record.checkpoint)))
-    write_bytes(folder / TASK_FILE, _RECORD.dump_json(record, indent=2))
+    write_bytes(folder / TASK_FILE, TypeAdapter(FineTuned).dump_json(record, indent=2))
 
 
 def read_fine_tuned(folder: Path) -> FineTuned:
@@ -113,11 +112,7 @@ def read_fine_tuned(folder: Path) -> FineTuned:
             f"no {TASK_FILE} in {folder}: it is not a fine-tuned model; pass a folder that jixu fine-tune "
             "kept in models/ of the workspace"
         )
-    try:
-        return _RECORD.validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{path} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    return parse(FineTuned, json.loads(path.read_bytes()), f"{path} is damaged")
 
 
 def _of_transformers(folder: Path) -> FineTuned | None:

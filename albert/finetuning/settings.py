@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 
 from albert.tasks import Kind, Pooling, Task, TaskData, load_task
 from data.errors import ConfigError
-from data.options import Floats, Integers, Words, options
+from data.options import Commas, Words, options
 
 # small tasks need more steps, up to 20 epochs (Mosbach et al. 2021, section 5), large ones 3 (Devlin et al.)
 FEWEST_STEPS = 1000
@@ -28,7 +28,7 @@ USUAL_POOLING: Pooling = "mean"  # docs/fine-tuning.md has the figures
 class FineTuneOptimizer:
     """How a model is optimized beside its learning rate."""
 
-    sweep: Floats = ()
+    sweep: Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], Commas] = ()
     """Learning rates to choose from on dev with the first seed"""
     warmup_share: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Share of the steps in which the rate rises to its peak"""
@@ -36,11 +36,6 @@ class FineTuneOptimizer:
     """Fresh starts allowed while a model stays at chance level"""
     patience: Annotated[int, Field(ge=1, le=1000)] = 5
     """Epochs without a gain on dev after which training ends"""
-
-    def __post_init__(self) -> None:
-        for rate in self.sweep:
-            if not 0 < rate < 1:
-                raise ConfigError(f"learning_rate={rate} in sweep: it must be more than 0 and less than 1")
 
 
 @options
@@ -64,7 +59,7 @@ class FineTuneRunning:
 class TuningOptions:
     """How every model is fine-tuned."""
 
-    seeds: Integers | None = None
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Commas] | None = None
     """Seeds to train every model with, separated by commas (随机种子); by default ten, or five if the first
     run takes a minute"""
     epochs: Annotated[
@@ -99,8 +94,6 @@ class TuningOptions:
     def __post_init__(self) -> None:
         if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
             raise ConfigError(f"seeds={self.seeds}: give one or more, each once")
-        if min(self.seeds or (0,)) < 0:
-            raise ConfigError(f"seeds={self.seeds}: a seed is 0 or more")
         if self.learning_rate is not None and self.optimizer.sweep:
             raise ConfigError("give learning_rate or optimizer.sweep: one rate, or several to choose from")
 
@@ -135,8 +128,6 @@ class FineTuneSettings(TuningOptions):
             raise ConfigError("no model to fine-tune: pass --model with a checkpoint folder")
         if self.names is not None and len(self.names) != len(self.models):
             raise ConfigError(f"{len(self.names)} names for {len(self.models)} models")
-        if not all(name.strip("_ ") for name in self.names or ()):
-            raise ConfigError(f"names={self.names}: a model has an empty name")
         for name, numbers in self.recipes().items():
             if len({_run_of(self.models[at]) for at in numbers}) < len(numbers):
                 raise ConfigError(f"{name} names one pretraining run twice: of each, one checkpoint counts")

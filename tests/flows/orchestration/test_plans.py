@@ -90,7 +90,7 @@ REFUSED = [
     ("fine-tune", {"corpora": {"domain": "law"}, "workspace": "MADE"}, "no corpus 'law' in this workspace"),
     ("fine-tune", {"run": "../run"}, "run '../run': use 1 to 64 letters"),
     ("fine-tune", {"seeds": [1, 1]}, "give one or more, each once"),
-    ("fine-tune", {"seeds": [-1]}, "a seed is 0 or more"),
+    ("fine-tune", {"seeds": [-1]}, "seeds.0='-1': it must be greater than or equal to 0"),
     ("train-tokenizer", {"source": []}, "give either --corpus or --source"),
     ("train-tokenizer", {"corpus": "law"}, "give either --corpus or --source"),
     ("train-tokenizer", {"corpus": "law", "source": []}, "no catalog in"),
