@@ -15,10 +15,9 @@ import numpy as np
 from torch import nn
 
 from albert.checkpoints import read_checkpoint
-from albert.finetuning.encoding import Encoded
+from albert.finetuning.encoding import Encoded, Predictions
 from albert.finetuning.exporting import FineTuned, read_fine_tuned
-from albert.finetuning.kinds import find_learner
-from albert.finetuning.learner import Learner, Predictions
+from albert.finetuning.learner import Learner, find_learner
 from albert.finetuning.training import score_all
 from albert.runtime import default_device
 from albert.tasks import AnyExample, Kind, TaggedExample, Task, entities_of, read_split
@@ -124,14 +123,7 @@ def load_fine_tuned(folder: Path | str, task: Task | None = None) -> Predictor:
     checkpoint, head = read_checkpoint(folder), record.head()
     model: Any = learner.model(checkpoint.build().encoder)
     names = {ours: f"{head.name}.{ours}" for ours in ("weight", "bias")}
-    if missing := [name for name in names.values() if name not in checkpoint.tensors]:
-        raise InputError(f"{folder} has no head: no {missing[0]} in {checkpoint.source.weights.name}")
-    try:
-        model.classifier.load_state_dict({ours: checkpoint.tensors[name] for ours, name in names.items()})
-    except RuntimeError:
-        raise InputError(
-            f"{folder}: the shape of its head does not fit its task, so it is another's"
-        ) from None
+    model.classifier.load_state_dict({ours: checkpoint.tensors[name] for ours, name in names.items()})
     model.to(default_device())
     tokenizer = load_tokenizer(checkpoint.source.vocabulary)
     return Predictor(record=record, learner=learner, model=model, tokenizer=tokenizer)

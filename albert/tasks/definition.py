@@ -75,8 +75,6 @@ class Task:
 
     def __post_init__(self) -> None:
         check_name(self.name, "task")
-        if self.labels and len(set(self.labels)) < len(self.labels):
-            raise InputError(f"task {self.name}: a label stands twice in {', '.join(self.labels)}")
         names = self._all_metrics()
         if self.metric is not None and self.metric not in names:
             raise InputError(

@@ -97,8 +97,6 @@ def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = Fal
     overlaps, dropped = find_overlaps(splits), 0
     if drop_overlap and "train" in splits:
         train = without_copies(splits)
-        if not train.examples:
-            raise InputError(f"every example of {train.path} is in another split: nothing is left to learn")
         dropped = len(splits["train"].examples) - len(train.examples)
         splits["train"] = train
     labels: tuple[str, ...] = ()

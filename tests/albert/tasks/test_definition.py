@@ -340,7 +340,6 @@ def test_bad_rows_are_skipped_by_number(file, mark, tmp_path):
         ("name: t\ncolumns: [text]\n", "columns=.*: it must be a valid dictionary"),
         ("name: t\ncolumns: {words: x}\n", "columns.words.*: it must be 'text', 'pair' or 'label'"),
         ("name: t\nlabel: x\n", "unknown label; did you mean labels?"),
-        ("name: t\nlabels: [0, 1, 0]\n", "task t: a label stands twice in 0, 1, 0"),
         ("- t\n", "is no task file: it has no name"),
         ("kind: pair\n", "name is missing"),
         ("name: !!python/object/apply:os.system ['true']\n", "name=.*: it must be a valid string"),
