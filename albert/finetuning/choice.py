@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from albert.evaluation import mean_statistics
-from albert.finetuning.encoding import Chosen, Encoded, encode_texts
-from albert.finetuning.learner import Predictions
+from albert.finetuning.encoding import Chosen, Encoded, Predictions, encode_texts
 from albert.model import Encoder, SequenceClassifier
 from albert.tasks import ChoiceExample, Pooling
 from data.tokenization import Tokenizer
@@ -28,10 +27,9 @@ class Choice:
     pooling: Pooling
 
     def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        rows = ((one.passage, f"{one.question} {choice}") for one in examples for choice in one.choices)
-        first = np.cumsum([0, *(len(one.choices) for one in examples)])
+        rows = ([(one.passage, f"{one.question} {choice}") for choice in one.choices] for one in examples)
         targets = np.array([one.answer for one in examples])
-        return encode_texts(rows, tokenizer, max_seq_length, first=first, targets=targets)
+        return encode_texts(rows, tokenizer, max_seq_length, targets)
 
     def model(self, encoder: Encoder) -> nn.Module:
         return SequenceClassifier(encoder, 1, self.pooling)

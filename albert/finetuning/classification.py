@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from albert.evaluation import class_statistics, label_set_statistics
-from albert.finetuning.encoding import Chosen, Encoded, encode_texts
-from albert.finetuning.learner import Predictions
+from albert.finetuning.encoding import Chosen, Encoded, Predictions, encode_texts
 from albert.model import Encoder, SequenceClassifier
 from albert.tasks import Example, Pooling, label_table
 from data.tokenization import Tokenizer
@@ -28,8 +27,8 @@ class Classification:
     pooling: Pooling
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        rows, first = (one.texts() for one in examples), np.arange(len(examples) + 1)
-        return encode_texts(rows, tokenizer, max_seq_length, first=first, targets=self.targets(examples))
+        rows = ([one.texts()] for one in examples)
+        return encode_texts(rows, tokenizer, max_seq_length, self.targets(examples))
 
     def targets(self, examples: Sequence[Example]) -> np.ndarray:
         return label_table(examples, self.labels).argmax(-1)

@@ -32,7 +32,7 @@ from albert.evaluation import (
     pack,
     summarize,
 )
-from albert.finetuning.learner import Predictions
+from albert.finetuning.encoding import Predictions
 from albert.finetuning.settings import FineTuneSettings
 from albert.finetuning.training import (
     Candidate,

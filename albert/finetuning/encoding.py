@@ -1,11 +1,11 @@
-"""Examples as token ids, and packed batches of them.
+"""Examples as token ids, packed batches of them, and what a model says of them.
 
 U = examples, S = sequences (one for each answer of a choice, several for a long passage), T = tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -96,25 +96,40 @@ class Encoded:
         return Chosen(batch, examples, sequences, tokens, np.concatenate([[0], np.cumsum(counts)]))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """A model's predictions on a split. n = examples, C = labels or choices."""
+
+    answers: tuple[str, ...]  # as text, one for each example
+    right: np.ndarray | None  # [n] bool; None if answers are numbers, which are near rather than right
+    statistics: Mapping[str, np.ndarray]  # by metric, [n, k]: see `albert.evaluation.metrics`
+    labels: np.ndarray | None = None  # predicted, [n] for single and pair, [n, C] of 0 and 1 for multilabel
+    probabilities: np.ndarray | None = None  # [n, C]
+    tags: tuple[tuple[str, ...], ...] | None = None  # predicted, for every token
+    confidence: tuple[np.ndarray, ...] | None = None  # of the prediction: spans [1], tags [tokens]
+
+
 def encode_texts(
-    rows: Iterable[Sequence[str]],
+    examples: Iterable[Iterable[Sequence[str]]],
     tokenizer: Tokenizer,
     max_seq_length: int,
-    *,
-    first: np.ndarray,
     targets: np.ndarray,
 ) -> Encoded:
-    """Encode each text as [CLS] A [SEP], each pair as [CLS] A [SEP] B [SEP]; the longer one is cut to fit."""
+    """Encode the sequences of each example: [CLS] A [SEP] of a text, [CLS] A [SEP] B [SEP] of a pair, whose
+    longer one is cut to fit.
+    """
     ids_of = lru_cache(maxsize=64)(lambda text: tokenizer.encode(text)[0])  # choices share their passage
     cls, sep, nothing = np.array([tokenizer.cls_id]), np.array([tokenizer.sep_id]), np.array([], np.int64)
-    sequences, b_starts, cut = [], [], 0
-    for text, *pair in rows:
-        a, b = ids_of(text), ids_of(pair[0]) if pair else nothing
-        room_a, room_b = fit_pair(len(a), len(b), max_seq_length - (3 if pair else 2))
-        second = [b[:room_b], sep] if pair else []
-        sequences.append(np.concatenate([cls, a[:room_a], sep, *second]))
-        b_starts.append(room_a + 2 if pair else 0)
-        cut += room_a + room_b < len(a) + len(b)
+    sequences, b_starts, first, cut = [], [], [0], 0
+    for rows in examples:
+        for text, *pair in rows:
+            a, b = ids_of(text), ids_of(pair[0]) if pair else nothing
+            room_a, room_b = fit_pair(len(a), len(b), max_seq_length - (3 if pair else 2))
+            second = [b[:room_b], sep] if pair else []
+            sequences.append(np.concatenate([cls, a[:room_a], sep, *second]))
+            b_starts.append(room_a + 2 if pair else 0)
+            cut += room_a + room_b < len(a) + len(b)
+        first.append(len(sequences))
     return Encoded.of(sequences, first=first, targets=targets, b_starts=b_starts, cut=cut)
 
 

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from torch import Tensor, nn
 
-from albert.finetuning.encoding import Chosen, Encoded
+from albert.finetuning.choice import Choice
+from albert.finetuning.classification import Classification, MultiLabel
+from albert.finetuning.encoding import Chosen, Encoded, Predictions
+from albert.finetuning.regression import Regression, Similarity
+from albert.finetuning.span import Span
+from albert.finetuning.tagging import Tagging
 from albert.model import Encoder
+from albert.tasks import Kind, Pooling, Task
 from data.tokenization import Tokenizer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Predictions:
-    """A model's predictions on a split. n = examples, C = labels or choices."""
-
-    answers: tuple[str, ...]  # as text, one for each example
-    right: np.ndarray | None  # [n] bool; None if answers are numbers, which are near rather than right
-    statistics: Mapping[str, np.ndarray]  # by metric, [n, k]: see `albert.evaluation.metrics`
-    labels: np.ndarray | None = None  # predicted, [n] for single and pair, [n, C] of 0 and 1 for multilabel
-    probabilities: np.ndarray | None = None  # [n, C]
-    tags: tuple[tuple[str, ...], ...] | None = None  # predicted, for every token
-    confidence: tuple[np.ndarray, ...] | None = None  # of the prediction: spans [1], tags [tokens]
 
 
 class Learner(Protocol):
@@ -41,3 +33,25 @@ class Learner(Protocol):
 
     def predict(self, scores: np.ndarray, examples: Sequence[Any], encoded: Encoded) -> Predictions:
         """Read predictions from the scores of all sequences [S, ..] or tokens [T, ..] of a split."""
+
+
+def find_learner(
+    task: Task, labels: Sequence[str], pooling: Pooling | Literal["auto"], has_unanswerable: bool
+) -> Learner:
+    """The learner of the task's kind."""
+    assert pooling != "auto"
+    match task.kind:
+        case Kind.SINGLE | Kind.PAIR | None:
+            return Classification(labels, task.metrics, pooling)
+        case Kind.MULTILABEL:
+            return MultiLabel(labels, task.metrics, pooling, task.separator)
+        case Kind.CHOICE:
+            return Choice(pooling)
+        case Kind.SPAN:
+            return Span(task.answers, has_unanswerable=has_unanswerable)
+        case Kind.TOKENS:
+            return Tagging(labels)
+        case Kind.REGRESSION:
+            return Regression(pooling)
+        case Kind.SIMILARITY:
+            return Similarity()

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from albert.evaluation import number_statistics, retrieval_statistics
-from albert.finetuning.encoding import Chosen, Encoded, encode_texts
-from albert.finetuning.learner import Predictions
+from albert.finetuning.encoding import Chosen, Encoded, Predictions, encode_texts
 from albert.model import Encoder, MeanPooler, SequenceClassifier
 from albert.tasks import Example, Pooling
 from data.tokenization import Tokenizer
@@ -48,8 +47,8 @@ class Regression:
         return replace(self, mean=float(targets.mean()), deviation=float(targets.std()) or 1.0)
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        rows, first = (one.texts() for one in examples), np.arange(len(examples) + 1)
-        return encode_texts(rows, tokenizer, max_seq_length, first=first, targets=_numbers(examples))
+        rows = ([one.texts()] for one in examples)
+        return encode_texts(rows, tokenizer, max_seq_length, _numbers(examples))
 
     def model(self, encoder: Encoder) -> nn.Module:
         return SequenceClassifier(encoder, 1, self.pooling)
@@ -75,9 +74,8 @@ class Similarity:
     """
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        rows = ((text,) for one in examples for text in one.texts())
-        first = 2 * np.arange(len(examples) + 1)
-        return encode_texts(rows, tokenizer, max_seq_length, first=first, targets=_numbers(examples))
+        rows = ([(text,) for text in one.texts()] for one in examples)
+        return encode_texts(rows, tokenizer, max_seq_length, _numbers(examples))
 
     def model(self, encoder: Encoder) -> nn.Module:
         return MeanPooler(encoder)

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from albert.evaluation import mean_statistics
-from albert.finetuning.encoding import Chosen, Encoded
-from albert.finetuning.learner import Predictions
+from albert.finetuning.encoding import Chosen, Encoded, Predictions
 from albert.model import Encoder, TokenClassifier
 from albert.tasks import SpanExample, answer_scores
 from data.tokenization import Tokenizer

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from albert.evaluation import entity_statistics
-from albert.finetuning.encoding import Chosen, Encoded
-from albert.finetuning.learner import Predictions
+from albert.finetuning.encoding import Chosen, Encoded, Predictions
 from albert.model import IGNORED, Encoder, TokenClassifier
 from albert.tasks import TaggedExample
 from data.tokenization import Tokenizer

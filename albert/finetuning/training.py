@@ -27,10 +27,9 @@ from tqdm import tqdm
 
 from albert.checkpoints import AutoEncoder, Source, load_start, names_checkpoint
 from albert.evaluation import EpochRecord, SeedResult, SweepPoint, leaves_chance, score
-from albert.finetuning.encoding import Encoded
+from albert.finetuning.encoding import Encoded, Predictions
 from albert.finetuning.exporting import FineTuned, save_fine_tuned
-from albert.finetuning.kinds import find_learner
-from albert.finetuning.learner import Learner, Predictions
+from albert.finetuning.learner import Learner, find_learner
 from albert.finetuning.regression import Regression
 from albert.finetuning.settings import FineTuneSettings
 from albert.finetuning.span import Span
