@@ -10,72 +10,32 @@ from albert.tasks import Kind, Task, answer_scores, load_task, read_split, read_
 from albert.tasks.definition import METRICS
 from data.errors import InputError
 
-# task: the name of a file, its content, and what its last example is
-# fmt: off
-LINES = {
-    "lcqmc": ("dev.tsv", "text_a\ttext_b\tlabel\n茶香吗\t茶好喝吗\t1\n", ("茶香吗", "茶好喝吗", "1")),
-    "bq": ("dev.csv", "sentence1,sentence2,label\n额度多少,有多少额度,1\n", ("额度多少", "有多少额度", "1")),
-    "oppo": ("dev.tsv", "你会唱歌吗\t唱首歌\t0\n", ("你会唱歌吗", "唱首歌", "0")),
-    "pawsx": ("dev.tsv", "id\tsentence1\tsentence2\tlabel\n1\t甲胜乙\t乙胜甲\t0\n",
-        ("甲胜乙", "乙胜甲", "0")),
-    "afqmc": ("dev.json", '{"sentence1": "怎么还款", "sentence2": "如何还款", "label": "1"}\n',
-        ("怎么还款", "如何还款", "1")),
-    "tnews": ("dev.json",
-        '{"label": "102", "label_desc": "news_entertainment", "sentence": "新戏开机", "keywords": ""}\n',
-        ("新戏开机", None, "102")),
-    "iflytek": ("dev.json", '{"label": "7", "label_des": "地图", "sentence": "看路况"}\n',
-        ("看路况", None, "7")),
-    "cmnli": ("dev.json",
-        '{"sentence1": "下雨了", "sentence2": "天晴", "label": "-"}\n'
-        '{"sentence1": "下雨了", "sentence2": "天晴", "label": "contradiction"}\n',
-        ("下雨了", "天晴", "contradiction")),
-    "ocnli": ("dev.json",
-        '{"level": "easy", "sentence1": "下雨了", "sentence2": "天晴", "label": "-", "id": 0}\n'
-        '{"level": "easy", "sentence1": "下雨了", "sentence2": "地湿", "label": "entailment", "id": 1}\n',
-        ("下雨了", "地湿", "entailment")),
-    "cluewsc2020": ("dev.json",
-        '{"target": {"span1_text": "茶", "span1_index": 3, '
-        '"span2_text": "它", "span2_index": 9}, "text": "短", "label": "true"}\n'
-        '{"target": {"span1_text": 5, "span1_index": 0, '
-        '"span2_text": "它", "span2_index": 1}, "text": "5它", "label": "true"}\n'
-        '{"target": {"span2_index": 9, "span1_index": 3, "span1_text": "新茶", '
-        '"span2_text": "它"}, "idx": 261, "label": "false", "text": "柜子里新茶的罐子，它漏气。"}\n',
-        ("柜子里_新茶_的罐子，[它]漏气。", None, "false")),
-    "csl": ("dev.json", '{"id": 1, "abst": "本文研究茶叶。", "keyword": ["茶叶", "香气"], "label": "1"}\n',
-        ("茶叶 香气", "本文研究茶叶。", "1")),
-    "chnsenticorp": ("dev.tsv", "label\ttext_a\n1\t房间干净\n", ("房间干净", None, "1")),
-    "online_shopping": ("all.csv", 'cat,label,review\n书籍,1,"好书,值得"\n', ("好书,值得", None, "1")),
-    "cola": ("dev.tsv", "gj04\t0\t*\tThe cat were black.\n", ("The cat were black.", None, "0")),
-    "sst2": ("dev.tsv", 'sentence\tlabel\na "fine film \t1\n', ('a "fine film ', None, "1")),
-    "mrpc": ("dev.tsv",
-        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
-        "1\t7\t8\tHe won.\tHe has won.\n",
-        ("He won.", "He has won.", "1")),
-    "stsb": ("dev.tsv",
-        "index\tsentence1\tsentence2\tscore\n"
-        "0\tA dog.\tA cat.\t1.600\n",
-        ("A dog.", "A cat.", "1.600")),
-    "qqp": ("dev.tsv",
-        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
-        "1\t2\t3\tWhy?\tHow?\t0\n",
-        ("Why?", "How?", "0")),
-    "mnli": ("dev.tsv",
-        "index\tsentence1\tsentence2\tlabel1\tgold_label\n"
-        "0\tIt rains.\tIt is dry.\tneutral\tcontradiction\n",
-        ("It rains.", "It is dry.", "contradiction")),
-    "qnli": ("dev.tsv",
-        "index\tquestion\tsentence\tlabel\n"
-        "0\tWho won?\tAnn won.\tentailment\n",
-        ("Who won?", "Ann won.", "entailment")),
-    "rte": ("dev.tsv",
-        "index\tsentence1\tsentence2\tlabel\n"
-        "0\tAnn won.\tAnn lost.\tnot_entailment\n",
-        ("Ann won.", "Ann lost.", "not_entailment")),
-    "wnli": ("dev.tsv",
-        "index\tsentence1\tsentence2\tlabel\n"
-        "0\tIt fell.\tThe cup fell.\t1\n",
-        ("It fell.", "The cup fell.", "1")),
+# task: the publisher's file, its columns, and those of the text or texts and of the label; / begins the names
+# of a file that comes without them
+TABLES = {
+    "lcqmc": ("dev.tsv", "text_a|text_b|label", "text_a|text_b|label"),
+    "bq": ("dev.csv", "sentence1|sentence2|label", "sentence1|sentence2|label"),
+    "oppo": ("dev.tsv", "/text_a|text_b|label", "text_a|text_b|label"),
+    "pawsx": ("dev.tsv", "id|sentence1|sentence2|label", "sentence1|sentence2|label"),
+    "afqmc": ("dev.json", "sentence1|sentence2|label", "sentence1|sentence2|label"),
+    "tnews": ("dev.json", "label|label_desc|sentence|keywords", "sentence|label"),
+    "iflytek": ("dev.json", "label|label_des|sentence", "sentence|label"),
+    "cmnli": ("dev.json", "sentence1|sentence2|label", "sentence1|sentence2|label"),
+    "ocnli": ("dev.json", "level|sentence1|sentence2|label|genre|id", "sentence1|sentence2|label"),
+    "csl": ("dev.json", "id|abst|keyword|label", "keyword|abst|label"),
+    "chnsenticorp": ("dev.tsv", "label|text_a", "text_a|label"),
+    "online_shopping": ("all.csv", "cat|label|review", "review|label"),
+    "cola": ("dev.tsv", "/source|label|mark|sentence", "sentence|label"),
+    "sst2": ("dev.tsv", "sentence|label", "sentence|label"),
+    "mrpc": ("dev.tsv", "\ufeffQuality|#1 ID|#2 ID|#1 String|#2 String", "#1 String|#2 String|Quality"),
+    "stsb": ("dev.tsv", "index|sentence1|sentence2|score", "sentence1|sentence2|score"),
+    "qqp": ("dev.tsv", "id|qid1|qid2|question1|question2|is_duplicate", "question1|question2|is_duplicate"),
+    "mnli": ("dev.tsv", "index|sentence1|sentence2|label1|gold_label", "sentence1|sentence2|gold_label"),
+    "qnli": ("dev.tsv", "index|question|sentence|label", "question|sentence|label"),
+    "rte": ("dev.tsv", "index|sentence1|sentence2|label", "sentence1|sentence2|label"),
+    "wnli": ("dev.tsv", "index|sentence1|sentence2|label", "sentence1|sentence2|label"),
 }
+# fmt: off
 QUESTIONS = [
     {"id": "1", "question": "产于何处？", "answers": [{"text": "杭州", "answer_start": 4}]},
     {"id": "2", "question": "何时采？", "is_impossible": True, "answers": []},
@@ -95,14 +55,38 @@ RACE = {
 # fmt: on
 
 
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("name", TABLES)
 def test_official_tables_are_read(name, tmp_path):
-    file, content, (text, pair, label) = LINES[name]
-    (tmp_path / file).write_text(content, encoding="utf-8")
-    task, split = read_split(tmp_path / file, load_task(name))
-    example = split.examples[-1]
-    assert (example.text, example.pair, example.label) == (text, pair, label)
-    assert len(split.skipped) == {"cmnli": 1, "ocnli": 1, "cluewsc2020": 2}.get(name, 0)
+    (file, columns, roles), task = TABLES[name], load_task(name)
+    *texts, label = roles.split("|")
+    row = {one: f"{one}的内容" for one in columns.strip("/\ufeff").split("|")}
+    # a row whose label is none of the task's is skipped, as the pairs of CMNLI without agreement
+    rows = [row | {label: one} for one in ((task.labels or ["1.6"])[0], "-")]
+    if file.endswith(".json"):
+        lines = map(json.dumps, rows)
+    else:
+        names = [] if columns.startswith("/") else [columns.split("|")]
+        lines = map({".csv": ",", ".tsv": "\t"}[file[-4:]].join, [*names, *map(dict.values, rows)])
+    (tmp_path / file).write_text("\n".join(lines), encoding="utf-8")
+    _, split = read_split(tmp_path / file, task)
+    one = split.examples[0]
+    assert (*one.texts(), one.label) == (*(row[text] for text in texts), rows[0][label])
+    assert len(split.skipped) == (task.labels is not None or name == "stsb")
+
+
+def test_csls_keywords_and_cluewscs_mentions_are_parts_of_the_text(tmp_path):
+    path = tmp_path / "dev.json"
+    path.write_text(
+        '{"abst": "本文研究茶叶。", "keyword": ["茶叶", "香气"], "label": "1"}\n', encoding="utf-8"
+    )
+    assert read_split(path, load_task("csl"))[1].examples[0].text == "茶叶 香气"
+    text, label = "柜子里新茶的罐子，它漏气。", "false"
+    spans = {"span1_text": "新茶", "span1_index": 3, "span2_text": "它", "span2_index": 9}
+    rows = [{"target": spans, "text": one, "label": label} for one in ("短", text)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, split = read_split(path, load_task("cluewsc2020"))
+    assert [one.text for one in split.examples] == ["柜子里_新茶_的罐子，[它]漏气。"]
+    assert split.skipped[0].endswith("row 1: a span of its target is not in the text")
 
 
 def test_every_shipped_task_names_itself_and_its_metric():
