@@ -16,13 +16,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import truediv
 from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
 
-from albert.checkpoints import load_pretrained, save_pretrained
+from albert.checkpoints import load_pretrained
 from albert.finetuning import (
     Candidate,
     FineTuneOptimizer,
@@ -32,9 +33,8 @@ from albert.finetuning import (
     read_task,
 )
 from albert.finetuning.training import predict
-from albert.model import AlbertConfig, PretrainingModel
 from albert.tasks import load_task
-from benchmarks.support.corpora import SAMPLES, make_vocabulary
+from benchmarks.support.corpora import SAMPLES
 from benchmarks.support.results import met, write_result
 
 GOAL = 6.0
@@ -48,14 +48,6 @@ class Outcome:
     trained: float
     predicted: float
     accuracy: float
-
-
-def random_checkpoint(texts: Sequence[str], folder: Path) -> Path:
-    """Save a tiny model with random weights and a vocabulary of every character."""
-    entries = make_vocabulary(list(texts), folder).read_text("utf-8").splitlines()
-    torch.manual_seed(0)
-    save_pretrained(PretrainingModel(AlbertConfig.preset("tiny", vocab_size=len(entries))), None, folder)
-    return folder
 
 
 def ours(candidate: Candidate, seed: int) -> Outcome:
@@ -81,7 +73,7 @@ def _rows(tokenizer, candidate: Candidate, split: str) -> list[dict[str, object]
     ]
 
 
-def theirs(candidate: Candidate, seed: int, dtype: str, folder: Path) -> Outcome:
+def theirs(candidate: Candidate, seed: int, dtype: str) -> Outcome:
     settings = candidate.settings
     tokenizer = transformers.BertTokenizerFast(vocab=str(candidate.path / "vocab.txt"))
     transformers.set_seed(seed)
@@ -89,7 +81,7 @@ def theirs(candidate: Candidate, seed: int, dtype: str, folder: Path) -> Outcome
         candidate.path, num_labels=len(candidate.data.labels)
     )
     arguments = transformers.TrainingArguments(
-        output_dir=str(folder), num_train_epochs=settings.epochs, learning_rate=RATE, seed=seed,
+        output_dir=tempfile.gettempdir(), num_train_epochs=settings.epochs, learning_rate=RATE, seed=seed,
         per_device_train_batch_size=settings.batch_size, per_device_eval_batch_size=128,
         warmup_steps=settings.optimizer.warmup_share, weight_decay=0.01, bf16=dtype == "bf16", use_cpu=True,
         save_strategy="no", logging_strategy="no", report_to=[], disable_tqdm=True,
@@ -115,7 +107,7 @@ def compare(outcomes: dict[str, list[Outcome]]) -> tuple[list[str], dict[str, ob
     lines, record = [], {"goal": GOAL, "rival": best}
     for what in ("trained", "predicted"):
         rates = [[getattr(outcome, what) for outcome in outcomes[name]] for name in ("jixu", best)]
-        times = statistics.median(a / b for a, b in zip(*rates, strict=True))
+        times = statistics.median(map(truediv, *rates))
         rate, other = map(statistics.median, rates)
         lines.append(
             f"{what}: {rate:,.0f} examples/s, {times:.1f}x Trainer's {other:,.0f} ({best}): goal {GOAL:g}x "
@@ -132,25 +124,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fine_tune_step", description=__doc__)
     parser.add_argument("--train", type=Path, default=SAMPLES / "tea_topics_train.tsv", help="[%(default)s]")
     parser.add_argument("--dev", type=Path, default=SAMPLES / "tea_topics_dev.tsv", help="[%(default)s]")
-    parser.add_argument("--model", type=Path, help="checkpoint with a vocab.txt [tiny, random weights]")
+    parser.add_argument("--model", type=Path, default=SAMPLES / "tiny-zh", help="checkpoint [%(default)s]")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="[%(default)s]")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as temporary:
-        model = options.model
-        if model is None:
-            texts = [path.read_text("utf-8") for path in (options.train, options.dev)]
-            model = random_checkpoint(texts, Path(temporary) / "model")
-        settings = FineTuneSettings(
-            task=load_task("benchmark"), train=options.train, dev=options.dev, models=(model,),
-            seeds=tuple(options.seeds), epochs=1, learning_rate=RATE,
-            optimizer=FineTuneOptimizer(max_restarts=0),
-        )  # fmt: skip
-        candidate = prepare(settings, read_task(settings), 0)
-        outcomes: dict[str, list[Outcome]] = {"jixu": [], "fp32": [], "bf16": []}
-        for seed in options.seeds:
-            outcomes["jixu"].append(ours(candidate, seed))
-            for dtype in ("fp32", "bf16"):
-                outcomes[dtype].append(theirs(candidate, seed, dtype, Path(temporary)))
+    settings = FineTuneSettings(
+        task=load_task("benchmark"), train=options.train, dev=options.dev, models=(options.model,),
+        seeds=tuple(options.seeds), epochs=1, learning_rate=RATE,
+        optimizer=FineTuneOptimizer(max_restarts=0),
+    )  # fmt: skip
+    candidate = prepare(settings, read_task(settings), 0)
+    outcomes: dict[str, list[Outcome]] = {"jixu": [], "fp32": [], "bf16": []}
+    for seed in options.seeds:
+        outcomes["jixu"].append(ours(candidate, seed))
+        for dtype in ("fp32", "bf16"):
+            outcomes[dtype].append(theirs(candidate, seed, dtype))
     lines, record = compare(outcomes)
     sizes = {name: len(split.examples) for name, split in candidate.data.splits.items()}
     about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "examples": sizes}

@@ -107,9 +107,7 @@ def _table_rows(path: Path, header: Sequence[str] | None, usual: Sequence[str]) 
     else:
         names = header
     for number, row in rows:
-        if not row:
-            yield number, "an empty line"
-        elif len(row) == len(names):
+        if len(row) == len(names):
             yield number, dict(zip(names, row, strict=True))
         else:
             yield number, f"{len(row)} columns where the header has {len(names)}"

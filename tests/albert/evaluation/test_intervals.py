@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import t, ttest_rel
 
 from albert.evaluation import class_statistics, estimate, linearised, mean_statistics, score, summarize
-from benchmarks.coverage import agreeing, coverage, crossed, difference, interval, simulate
+from benchmarks.coverage import agreeing, classes, coverage, crossed, difference, interval, simulate
 
 RUNS = 1000  # simulated comparisons
 ERROR = 0.7  # one standard error of the percentage of them whose interval holds the truth
@@ -64,16 +64,11 @@ def test_one_error_tells_little_of_a_score():
 
 def test_the_few_groups_of_a_class_are_not_trusted_too_far():
     """Macro F1 over seven classes of three groups each, as over the articles of a few large laws."""
-    rng = np.random.default_rng(0)
-    groups, found = np.repeat(np.arange(21), np.tile([90, 50, 30], 7)), []
-    gold = groups // 3
-    for _ in range(RUNS):
-        right = rng.random((2, len(gold))) < rng.beta(3, 2, size=(2, 21))[:, groups]
-        said = np.where(right, gold, (gold + rng.integers(1, 7, size=right.shape)) % 7)
-        statistics = np.stack([class_statistics("macro_f1", one, gold, 7) for one in said])
-        first, second = linearised("macro_f1", statistics, groups)
-        found.append(interval((second - first)[None]))
-    check_coverage(found)
+
+    def draw(rng):
+        return interval(np.diff(linearised("macro_f1", *classes(rng, groups=21, n=1190)), axis=0))
+
+    check_coverage(simulate(draw, RUNS))
 
 
 @pytest.mark.parametrize("first, second", [(5, 3), (3, 10), (1, 5)], ids=str)
