@@ -56,7 +56,7 @@ RACE = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_official_tables_are_read(name, tmp_path):
+def test_official_tables_are_read(name, read):
     (file, columns, roles), task = TABLES[name], load_task(name)
     *texts, label = roles.split("|")
     row = {one: f"{one}的内容" for one in columns.strip("/\ufeff").split("|")}
@@ -67,24 +67,20 @@ def test_official_tables_are_read(name, tmp_path):
     else:
         names = [] if columns.startswith("/") else [columns.split("|")]
         lines = map({".csv": ",", ".tsv": "\t"}[file[-4:]].join, [*names, *map(dict.values, rows)])
-    (tmp_path / file).write_text("\n".join(lines), encoding="utf-8")
-    _, split = read_split(tmp_path / file, task)
+    split = read(file, "\n".join(lines), task)
     one = split.examples[0]
     assert (*one.texts(), one.label) == (*(row[text] for text in texts), rows[0][label])
     assert len(split.skipped) == (task.labels is not None or name == "stsb")
 
 
-def test_csls_keywords_and_cluewscs_mentions_are_parts_of_the_text(tmp_path):
-    path = tmp_path / "dev.json"
-    path.write_text(
-        '{"abst": "本文研究茶叶。", "keyword": ["茶叶", "香气"], "label": "1"}\n', encoding="utf-8"
-    )
-    assert read_split(path, load_task("csl"))[1].examples[0].text == "茶叶 香气"
-    text, label = "柜子里新茶的罐子，它漏气。", "false"
+def test_csls_keywords_and_cluewscs_mentions_are_parts_of_the_text(read):
+    row = {"abst": "本文研究茶叶。", "keyword": ["茶叶", "香气"], "label": "1"}
+    assert read("dev.json", row, "csl").examples[0].text == "茶叶 香气"
     spans = {"span1_text": "新茶", "span1_index": 3, "span2_text": "它", "span2_index": 9}
-    rows = [{"target": spans, "text": one, "label": label} for one in ("短", text)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _, split = read_split(path, load_task("cluewsc2020"))
+    texts = ("短", "柜子里新茶的罐子，它漏气。")
+    split = read(
+        "dev.jsonl", [{"target": spans, "text": text, "label": "false"} for text in texts], "cluewsc2020"
+    )
     assert [one.text for one in split.examples] == ["柜子里_新茶_的罐子，[它]漏气。"]
     assert split.skipped[0].endswith("row 1: a span of its target is not in the text")
 
@@ -96,20 +92,17 @@ def test_every_shipped_task_names_itself_and_its_metric():
 
 
 @pytest.mark.parametrize("name", ["squad1", "squad2", "cmrc2018", "drcd"])
-def test_spans_are_read_and_a_wrong_offset_is_corrected(name, tmp_path):
-    path = tmp_path / "dev.json.gz"
-    path.write_bytes(gzip.compress(json.dumps(SQUAD).encode()))
-    _, split = read_split(path, load_task(name))
+def test_spans_are_read_and_a_wrong_offset_is_corrected(name, read):
+    split = read("dev.json.gz", gzip.compress(json.dumps(SQUAD).encode()), name)
     assert [one.answers for one in split.examples] == [("杭州",), (), ("龙井",)]
     assert [one.starts for one in split.examples] == [(4,), (), (0,)]
     assert [one.id for one in split.examples] == ["1", "2", "3"]
-    path.write_bytes(gzip.compress(json.dumps(SQUAD).replace('"id"', '"no"').encode()))
-    assert [one.id for one in read_split(path, load_task(name))[1].examples] == ["0", "1", "2"]
+    split = read("dev.json", json.dumps(SQUAD).replace('"id"', '"no"'), name)
+    assert [one.id for one in split.examples] == ["0", "1", "2"]
 
 
-def test_spans_are_read_from_cmrcs_own_layout(tmp_path):
-    (tmp_path / "dev.json").write_text(json.dumps(CMRC), encoding="utf-8")
-    _, split = read_split(tmp_path / "dev.json", load_task("cmrc2018"))
+def test_spans_are_read_from_cmrcs_own_layout(read):
+    split = read("dev.json", CMRC, "cmrc2018")
     (one,) = split.examples
     assert (one.id, one.passage, one.question) == ("DEV_0_QUERY_0", "龙井产于杭州。", "产于何处？")
     assert (one.answers, one.starts) == (("杭州", "于杭州"), (4, 3))
@@ -117,38 +110,27 @@ def test_spans_are_read_from_cmrcs_own_layout(tmp_path):
     assert skipped.endswith("question 2: no answer")
 
 
-def test_choices_are_read_from_c3_and_from_races_folder(tmp_path):
-    (tmp_path / "c3.json").write_text(json.dumps(C3), encoding="utf-8")
-    _, split = read_split(tmp_path / "c3.json", load_task("c3"))
-    (one,) = split.examples
+def test_choices_are_read_from_c3_and_from_races_folder(read, tmp_path):
+    # C3's publisher parts dialogues and other texts
+    (one,) = read("both/c3-d-train.json", C3, "c3").examples
     assert (one.passage, one.choices, one.answer) == ("男：喝茶吗？\n女：不，喝水。", ("茶", "水"), 1)
-    # the publisher parts dialogues and other texts
-    (tmp_path / "both").mkdir()
-    for name in ("c3-d-train.json", "c3-m-train.json"):
-        (tmp_path / "both" / name).write_text(json.dumps(C3), encoding="utf-8")
-    _, split = read_split(tmp_path / "both", load_task("c3"))
-    assert split.examples == (one, replace(one, id="1"))
-    (tmp_path / "race" / "high").mkdir(parents=True)
-    (tmp_path / "race" / "high" / "1.txt").write_text(json.dumps(RACE), encoding="utf-8")
+    read("both/c3-m-train.json", C3, "c3")
+    assert read_split(tmp_path / "both", load_task("c3"))[1].examples == (one, replace(one, id="1"))
+    read("race/high/1.txt", RACE, "race")
     _, split = read_split(tmp_path / "race", load_task("race"))
     assert [(one.question, one.answer) for one in split.examples] == [("Who drinks?", 1), ("What?", 0)]
 
 
-def test_blanks_are_read_from_chid_with_the_answers_beside_it(tmp_path):
-    lines = [
-        {
-            "content": ["水#idiom01#，茶#idiom02#。", "远" * 90 + "#idiom03#"],
-            "candidates": ["清澈见底", "回味无穷"],
-        },
-        {"content": ["无#idiom04#"], "candidates": ["一言为定", "心满意足"]},
-    ]
-    path = tmp_path / "dev.json"
-    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+def test_blanks_are_read_from_chid_with_the_answers_beside_it(read, tmp_path):
+    content = ["水#idiom01#，茶#idiom02#。", "远" * 90 + "#idiom03#"]
+    first = {"content": content, "candidates": ["清澈见底", "回味无穷"]}
+    second = {"content": ["无#idiom04#"], "candidates": ["一言为定", "心满意足"]}
+    lines = f"{json.dumps(first)}\n{json.dumps(second)}\n"
     with pytest.raises(InputError, match="no file .*dev_answer.json"):
-        read_split(path, load_task("chid"))
+        read("dev.json", lines, "chid")
     answers = {"#idiom01#": 0, "#idiom02#": 1, "#idiom03#": 0}
     (tmp_path / "dev_answer.json").write_text(json.dumps(answers), encoding="utf-8")
-    _, split = read_split(path, load_task("chid"))
+    split = read("dev.json", lines, "chid")
     first, second, third = split.examples
     assert (first.passage, first.choices, first.answer) == ("水____，茶…。", ("清澈见底", "回味无穷"), 0)
     assert (second.passage, second.answer) == ("水…，茶____。", 1)
@@ -170,10 +152,9 @@ def test_a_token_may_be_a_space_and_bad_sentences_are_named(tmp_path):
 @pytest.mark.parametrize(
     "labels", [("地名", "物品"), ("B-地名", "I-地名", "B-物品"), ("S-物品", "B-地名", "O")]
 )
-def test_labels_of_tagged_tokens_are_kinds_of_entities_or_tags(labels, tmp_path):
+def test_labels_of_tagged_tokens_are_kinds_of_entities_or_tags(labels, read):
     text = "杭 B-地名\n州 E-地名\n产 O\n茶 S-物品\n\n茶 O\n\n李 B-人名\n白 E-人名\n"
-    (tmp_path / "t.bmes").write_text(text, encoding="utf-8")
-    _, split = read_split(tmp_path / "t.bmes", Task(name="places", kind="tokens", labels=labels))
+    split = read("t.bmes", text, Task(name="places", kind="tokens", labels=labels))
     assert [one.tags for one in split.examples] == [("B-地名", "I-地名", "O", "B-物品"), ("O",)]
     assert len(split.skipped) == 1 and "unknown tag 'B-人名'" in split.skipped[0]
 
@@ -184,35 +165,25 @@ def test_labels_of_tagged_tokens_are_kinds_of_entities_or_tags(labels, tmp_path)
         ("single", "t.tsv", "text\tlabel\tlaw\n甲\t0\t民\n乙\t1\t刑\n丙\t0\t民\n"),
         ("single", "no.tsv", "text\tlabel\n甲\t0\n"),
         ("span", "t.csv", "context,question,answer,law\n甲乙,哪个,甲,一\n甲乙,谁,乙,二\n丙,什么,丙,一\n"),
-        (
-            "tokens",
-            "t.jsonl",
-            "".join(
-                json.dumps({"text": text, "label": {"x": {text: [[0, 0]]}}, "law": law}) + "\n"
-                for text, law in zip("甲乙丙", (1, 2, 1), strict=True)
-            ),
-        ),
+        ("tokens", "t.jsonl", [{"tokens": ["甲"], "tags": ["O"], "law": law} for law in (1, 2, 1)]),
         ("tokens", "t.txt", "甲 B-x\n\n乙 B-x\n"),
         ("choice", "t.json", '[[["甲"], [{"question": "?", "choice": ["甲", "乙"], "answer": "甲"}], "1"]]'),
     ],
     ids=["texts", "texts without it", "questions", "tagged rows", "tagged lines", "choices"],
 )  # fmt: skip
-def test_groups_are_read_where_rows_have_columns_and_refused_elsewhere(kind, file, rows, tmp_path):
-    (tmp_path / file).write_text(rows, encoding="utf-8")
+def test_groups_are_read_where_rows_have_columns_and_refused_elsewhere(kind, file, rows, read):
     task = Task(name="t", kind=Kind(kind), group="law")
     if file in ("t.tsv", "t.csv", "t.jsonl"):
-        assert read_split(tmp_path / file, task)[1].groups == (0, 1, 0)
-        alone = read_split(tmp_path / file, replace(task, group=None))[1]
-        assert alone.groups == ((0, 0, 1) if kind == "span" else None)
+        assert read(file, rows, task).groups == (0, 1, 0)
+        assert read(file, rows, replace(task, group=None)).groups == ((0, 0, 1) if kind == "span" else None)
         return
     with pytest.raises(InputError, match=f"no column 'law' for groups in each row of .*{file}"):
-        read_split(tmp_path / file, task)
+        read(file, rows, task)
 
 
-def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(tmp_path):
+def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(read):
     long = "茶" * 200_000
-    (tmp_path / "t.tsv").write_text(f'text\tlabel\n好\r的\t1\n"{long}\t0\n', encoding="utf-8", newline="")
-    _, split = read_split(tmp_path / "t.tsv", Task(name="t"))
+    split = read("t.tsv", f'text\tlabel\n好\r的\t1\n"{long}\t0\n', "t")
     assert [one.text for one in split.examples] == ["好\r的", f'"{long}'] and not split.skipped
 
 
@@ -239,11 +210,9 @@ def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(tmp_path)
     ],
     ids=lambda value: "..." if isinstance(value, bytes) else None,
 )
-def test_a_file_that_does_not_fit_is_refused(task, file, content, message, tmp_path):
-    path = tmp_path / file
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+def test_a_file_that_does_not_fit_is_refused(task, file, content, message, read):
     with pytest.raises(InputError, match=message):
-        read_split(path, Task(name="t", columns={"text": "x"}) if task == "named" else load_task(task))
+        read(file, content, Task(name="t", columns={"text": "x"}) if task == "named" else task)
 
 
 ASKED = {"context": "龙井产于杭州", "question": "哪"}
@@ -262,10 +231,8 @@ MARKED = {"text": "杭州", "label": {"地": {"杭州": [[0, 1]]}}}
         ("tokens", [MARKED, {"text": "杭州", "entities": []}], "地 杭州", ["no entities under 'label'"]),
     ],
 )
-def test_what_lacks_its_answer_is_skipped_and_no_example_without_one(kind, rows, first, faults, tmp_path):
-    path = tmp_path / "t.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    _, split = read_split(path, Task(name="t", kind=Kind(kind)))
+def test_what_lacks_its_answer_is_skipped_and_no_example_without_one(kind, rows, first, faults, read):
+    split = read("t.jsonl", rows, Task(name="t", kind=Kind(kind)))
     assert [one.gold() for one in split.examples] == [first]
     assert [line.partition(": ")[2] for line in split.skipped] == faults
 
@@ -279,9 +246,8 @@ def test_what_lacks_its_answer_is_skipped_and_no_example_without_one(kind, rows,
         ("squad1", [{"context": f"{t}香", "question": "?", "answer": "香"} for t in "茶\ud83d"]),
     ],
 )
-def test_half_a_character_is_a_fault_of_its_row(task, content, tmp_path):
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(one) + "\n" for one in content))
-    _, split = read_split(tmp_path / "t.jsonl", load_task(task))
+def test_half_a_character_is_a_fault_of_its_row(task, content, read):
+    split = read("t.jsonl", content, task)
     (skipped,) = split.skipped
     assert len(split.examples) == 1 and "row 2" in skipped and skipped.endswith("surrogates not allowed")
 
@@ -306,12 +272,10 @@ def test_labels_without_an_example_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("file, mark", [("t.csv", ","), ("t.tsv", "\t")])
-def test_bad_rows_are_skipped_by_number(file, mark, tmp_path):
-    path = tmp_path / file
+def test_bad_rows_are_skipped_by_number(file, mark, read):
     rows = "\ntext,label\n好,1\n坏\n,0\n香,0,9\n\n苦,0\n\n\n"  # empty lines at the end are no rows
-    path.write_text(rows.replace(",", mark), encoding="utf-8")
-    task, split = read_split(path, Task(name="t"))
-    assert [one.id for one in split.examples] == ["0", "5"] and task.kind is Kind.SINGLE
+    split = read(file, rows.replace(",", mark), "t")
+    assert [one.id for one in split.examples] == ["0", "5"] and split.examples[0].pair is None
     assert [line.split("row ")[1].split(":")[0] for line in split.skipped] == ["4", "5", "6", "7"]
 
 

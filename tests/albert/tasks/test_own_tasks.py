@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from albert.finetuning import fine_tune_one, predict_file, prepare
 from albert.finetuning import read_task as read_settings
-from albert.tasks import Kind, Task, load_task, read_split, read_task
+from albert.tasks import Kind, Task, read_task
 from data.errors import InputError
 from data.options import options_of
 from tests.albert.finetuning.examples import settings_of
@@ -77,18 +77,16 @@ def test_the_examples_of_the_page_are_read_and_learnt(number, tmp_path, tokenize
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "utf-16"])
 @pytest.mark.parametrize("mark", ",;\t")
-def test_a_table_is_read_as_excel_saves_it(mark, encoding, tmp_path):
+def test_a_table_is_read_as_excel_saves_it(mark, encoding, read, tmp_path):
     rows = [
         ["评论", "推荐"],
         ["茶很香，包装也很好，还会再来买", "yes"],
         [f"等了一个小时{mark}没有人理我们", "no"],
     ]
     lines = [mark.join(f'"{cell}"' if mark in cell else cell for cell in row) for row in rows]
-    (tmp_path / "t.csv").write_bytes("\r\n".join([*lines, ""]).encode(encoding))
     (tmp_path / "t.yaml").write_text("name: t\ncolumns: {text: 评论, label: 推荐}\nlabels: [no, yes]\n")
-    task, split = read_split(tmp_path / "t.csv", load_task(str(tmp_path / "t.yaml")))
-    assert [[one.text, one.label] for one in split.examples] == rows[1:]
-    assert task.labels == ("no", "yes") and not split.skipped
+    split = read("t.csv", "\r\n".join([*lines, ""]).encode(encoding), str(tmp_path / "t.yaml"))
+    assert [[one.text, one.label] for one in split.examples] == rows[1:] and not split.skipped
 
 
 CLUENER = {"text": "杭州产茶", "label": {"地名": {"杭州": [[0, 1]]}, "物品": {"茶": [[3, 3]]}}}
@@ -105,30 +103,26 @@ LABEL_STUDIO = {
         ("t.bmes", "杭 B-地名\n州 E-地名\n产 O\n茶 S-物品\n"),
         ("t.bioes", "杭 B-地名\n州 E-地名\n产 O\n茶 S-物品\n"),
         ("t.conll", "-DOCSTART- -X- O\n杭 -X- _ B-地名\n州 -X- _ I-地名\n产 -X- _ O\n茶 -X- _ B-物品\n"),
-        ("t.json", json.dumps(CLUENER, ensure_ascii=False)),
-        ("t.jsonl", json.dumps(DOCCANO, ensure_ascii=False)),
-        ("t.json", json.dumps([LABEL_STUDIO])),
+        ("t.json", CLUENER),
+        ("t.jsonl", [DOCCANO]),
+        ("t.json", [LABEL_STUDIO]),
         ("t.tsv", "杭 州 产 茶\tB-地名 I-地名 O B-物品\n"),
         ("t.tsv", "text_a\tlabel\n杭 州 产 茶\tB-地名 I-地名 O B-物品\n"),
-        ("t.jsonl", json.dumps({"tokens": [*"杭州产茶"], "tags": ["B-地名", "I-地名", "O", "B-物品"]})),
+        ("t.jsonl", [{"tokens": [*"杭州产茶"], "tags": ["B-地名", "I-地名", "O", "B-物品"]}]),
     ],
 )
-def test_entities_of_every_format_are_the_same(file, content, tmp_path):
-    (tmp_path / file).write_text(content, encoding="utf-8")
-    _, split = read_split(tmp_path / file, load_task("msra_ner"))
-    (one,) = split.examples
+def test_entities_of_every_format_are_the_same(file, content, read):
+    (one,) = read(file, content, "msra_ner").examples
     assert (one.tokens, one.tags) == (tuple("杭州产茶"), ("B-地名", "I-地名", "O", "B-物品"))
     if file == "t.tsv":  # without tags, to be predicted
-        (tmp_path / file).write_text("\n".join(line.split("\t")[0] for line in content.split("\n")))
-        (unlabelled,) = read_split(tmp_path / file, load_task("msra_ner"), is_labelled=False)[1].examples
-        assert unlabelled.tokens == one.tokens
+        texts = "\n".join(line.split("\t")[0] for line in content.split("\n"))
+        assert read(file, texts, "msra_ner", is_labelled=False).examples[0].tokens == one.tokens
 
 
-def test_a_text_that_was_annotated_in_label_studio_may_have_no_entity(tmp_path):
+def test_a_text_that_was_annotated_in_label_studio_may_have_no_entity(read):
     plain = {"text": "水", "annotation_id": 2}
     others = [{**plain, "annotation_id": None}, {**plain, "another": LABEL_STUDIO["label"]}]
-    (tmp_path / "t.json").write_text(json.dumps([LABEL_STUDIO, plain, *others]))
-    _, split = read_split(tmp_path / "t.json", load_task("msra_ner"))
+    split = read("t.json", [LABEL_STUDIO, plain, *others], "msra_ner")
     assert [len(one.tags) for one in split.examples] == [4, 1] and split.examples[1].tags == ("O",)
     assert [line.split(": ")[1] for line in split.skipped] == ["no entities under 'label'"] * 2
 
@@ -146,40 +140,34 @@ def test_a_text_that_was_annotated_in_label_studio_may_have_no_entity(tmp_path):
         ),
     ],
 )
-def test_entities_that_are_not_there_are_named(label, fault, tmp_path):
-    lines = [json.dumps(CLUENER), json.dumps(CLUENER | {"label": label})]
-    (tmp_path / "t.json").write_text("\n".join(lines), encoding="utf-8")
-    _, split = read_split(tmp_path / "t.json", load_task("msra_ner"))
+def test_entities_that_are_not_there_are_named(label, fault, read):
+    rows = [CLUENER, CLUENER | {"label": label}]
+    split = read("t.jsonl", rows, "msra_ner")
     assert len(split.examples) == 1 and split.skipped[0].endswith(f"row 2: {fault}")
-    predicted = read_split(tmp_path / "t.json", load_task("msra_ner"), is_labelled=False)[1]  # reads no label
+    predicted = read("t.jsonl", rows, "msra_ner", is_labelled=False)  # reads no label
     assert len(predicted.examples) == 2 and not predicted.skipped
 
 
-def test_a_json_array_is_read_like_json_lines(tmp_path):
+def test_a_json_array_is_read_like_json_lines(read):
     rows = [{"text": "甲", "label": "a"}, ["b"], {"text": "乙", "label": "b"}]
-    (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    (tmp_path / "array.json").write_text("\n" + json.dumps(rows, indent=1))
-    lines, array = (read_split(tmp_path / name, Task(name="t"))[1] for name in ("lines.jsonl", "array.json"))
+    lines, array = read("lines.jsonl", rows, "t"), read("array.json", "\n" + json.dumps(rows, indent=1), "t")
     assert array.examples == lines.examples and len(array.examples) == 2
     assert [one.rsplit("/")[-1] for one in array.skipped] == ["array.json, row 2: not a JSON object"]
     questions = [{"context": "甲乙", "question": "谁？", "answer": "乙"}] * 2
     for content in (json.dumps(questions, indent=1), "\n".join(map(json.dumps, questions))):
-        (tmp_path / "questions.json").write_text(content)
-        asked = read_split(tmp_path / "questions.json", Task(name="t", kind=Kind.SPAN))[1].examples
+        asked = read("questions.json", content, Task(name="t", kind=Kind.SPAN)).examples
         assert [one.gold() for one in asked] == ["乙", "乙"]
 
 
 @pytest.mark.parametrize("names", ["正文\t好坏\n", "text\tlabel\n", ""])
-def test_a_header_of_a_file_is_no_example_where_the_task_names_the_columns_too(names, tmp_path):
-    (tmp_path / "t.tsv").write_text(f"{names}甲\t1\n乙\t0\n", encoding="utf-8")
+def test_a_header_of_a_file_is_no_example_where_the_task_names_the_columns_too(names, read):
     header = ("text", "label") if "text" in names else ("正文", "好坏")
     task = Task(name="t", header=header, columns=dict(zip(("text", "label"), header, strict=True)))
-    assert [one.text for one in read_split(tmp_path / "t.tsv", task)[1].examples] == ["甲", "乙"]
+    assert [one.text for one in read("t.tsv", f"{names}甲\t1\n乙\t0\n", task).examples] == ["甲", "乙"]
 
 
-def test_a_column_that_the_first_row_lacks_is_found(tmp_path):
+def test_a_column_that_the_first_row_lacks_is_found(read):
     rows = [{"sentence1": "甲", "label": "a"}, {"sentence1": "乙", "sentence2": "丙", "label": "b"}]
-    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    task, split = read_split(tmp_path / "t.jsonl", Task(name="t"))
-    assert task.kind is Kind.PAIR and [one.pair for one in split.examples] == ["丙"]
+    split = read("t.jsonl", rows, "t")
+    assert [one.pair for one in split.examples] == ["丙"]
     assert split.skipped[0].endswith("row 1: column 'sentence2' is missing")
