@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, hstack
@@ -23,7 +23,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 from albert.finetuning.training import Candidate, SeedRun, untrained_run
 from albert.model import IGNORED
-from albert.tasks import AnyExample, ChoiceExample, Example, Kind, SpanExample, TaggedExample
+from albert.tasks import Kind, SpanExample
 
 RANDOM_WEIGHTS = "random weights"
 _STRENGTHS = (1, 10, 100)  # inverse regularization to choose from on dev
@@ -32,7 +32,6 @@ _COSINE = "cosine of character TF-IDF"
 _RUN = re.compile(r"\w+")
 _SENTENCE = re.compile(r"[^。！？!?\n]+")
 
-E = TypeVar("E", bound=AnyExample)
 Features = Callable[[str], csr_matrix]  # of a split
 Score = Callable[[str], np.ndarray]  # a split's scores, as the task's learner reads those of a model
 Rules = Iterator[tuple[str, Score]]  # by name
@@ -95,7 +94,7 @@ def _features(candidate: Candidate) -> Features:
 
     @cache
     def features(split: str) -> csr_matrix:
-        texts = zip(*(one.texts() for one in _examples(candidate, split, Example)), strict=True)
+        texts = zip(*(one.texts() for one in _examples(candidate, split)), strict=True)
         parts = [vectorizer.transform(one) for one in texts]
         if len(parts) == 2:
             parts += [parts[0].multiply(parts[1]), abs(parts[0] - parts[1])]
@@ -129,7 +128,7 @@ def _vectorizer(texts: Sequence[str], most: int | None = None) -> TfidfVectorize
 
 def _jaccard(candidate: Candidate, split: str) -> csr_matrix:
     """Return Jaccard's coefficient of the letters of two texts, [n, 1]."""
-    pairs = (one.texts() for one in _examples(candidate, split, Example))
+    pairs = (one.texts() for one in _examples(candidate, split))
     sets = ([set(filter(str.isalnum, text)) for text in pair] for pair in pairs)
     return csr_matrix([[len(a & b) / max(len(a | b), 1)] for a, b in sets])
 
@@ -138,7 +137,7 @@ def _choices(candidate: Candidate) -> Rules:
     """Choose the answer with the largest share of pairs of characters from passage and question."""
 
     def score(split: str) -> np.ndarray:
-        examples = _examples(candidate, split, ChoiceExample)
+        examples = _examples(candidate, split)
         return np.array([[_overlap(c, one.passage + one.question)] for one in examples for c in one.choices])
 
     yield "answer most like the passage", score
@@ -151,7 +150,7 @@ def _spans(candidate: Candidate) -> Rules:
         encoded = candidate.encoded[split]
         assert encoded.characters is not None
         scores = np.zeros((len(encoded.input_ids), 2))
-        for number, one in enumerate(_examples(candidate, split, SpanExample)):
+        for number, one in enumerate(_examples(candidate, split)):
             begin, end = _answer(one)
             first, last = encoded.offsets[encoded.first[number : number + 2]]
             starts, ends = encoded.characters[first:last].T
@@ -195,7 +194,7 @@ def _tags(candidate: Candidate) -> Rules:
     same one, else anywhere; O for a new token.
     """
     counts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
-    for one in _examples(candidate, "train", TaggedExample):
+    for one in _examples(candidate, "train"):
         for contexts, tag in zip(_contexts(one.tokens), one.tags, strict=True):
             for context in contexts:
                 counts[context][tag] += 1
@@ -205,7 +204,7 @@ def _tags(candidate: Candidate) -> Rules:
         return candidate.data.labels.index(tags.most_common(1)[0][0])
 
     def score(split: str) -> np.ndarray:
-        examples = _examples(candidate, split, TaggedExample)
+        examples = _examples(candidate, split)
         tags = [tag_of(contexts) for one in examples for contexts in _contexts(one.tokens)]
         targets = candidate.encoded[split].targets
         scores = np.zeros((len(targets), len(candidate.data.labels)))
@@ -222,15 +221,15 @@ def _contexts(tokens: Sequence[str]) -> list[tuple[tuple[str, ...], ...]]:
 
 
 def _are_pairs(candidate: Candidate) -> bool:
-    return _examples(candidate, "train", Example)[0].pair is not None
+    return _examples(candidate, "train")[0].pair is not None
 
 
 def _texts(candidate: Candidate, split: str) -> list[str]:
-    return [text for one in _examples(candidate, split, Example) for text in one.texts()]
+    return [text for one in _examples(candidate, split) for text in one.texts()]
 
 
-def _examples(candidate: Candidate, split: str, kind: type[E]) -> list[E]:
-    return [one for one in candidate.data.splits[split].examples if isinstance(one, kind)]
+def _examples(candidate: Candidate, split: str) -> Sequence[Any]:
+    return candidate.data.splits[split].examples
 
 
 _RULES: dict[Kind, Callable[[Candidate], Rules]] = {

@@ -38,23 +38,17 @@ def evaluation_plots(comparison: Comparison) -> list[Plot]:
 def model_lines(
     comparison: Comparison, points_of_model: Callable[[ModelResult], Sequence[tuple[float, float]]]
 ) -> list[Line]:
-    """A line for each model that has points. If there are too many lines to tell apart, only the first model
-    and the one that the verdict is about are named; the others are drawn thin behind them.
+    """A line for each model that has points; of too many to tell apart, of the first and of the one that the
+    verdict is about.
     """
-    first = comparison.models[0].name
-    named = {model.name for model in comparison.models}
-    if len(named) > _MOST_LINES:
-        named = {first, comparison.subject.name}
-    lines: list[Line] = []
-    behind: list[Line] = []
-    for model in comparison.models:
-        if not (points := points_of_model(model)):
-            continue
-        if model.name in named:
-            lines.append(Line(model.name, points, "baseline" if model.name == first else "main"))
-        else:
-            behind.append(Line("" if behind else "the others", points, "behind"))
-    return [*behind, *lines]
+    first, shown = comparison.models[0], comparison.models
+    if len(shown) > _MOST_LINES:
+        shown = (first, comparison.subject)
+    return [
+        Line(model.name, points, "baseline" if model is first else "main")
+        for model in shown
+        if (points := points_of_model(model))
+    ]
 
 
 def interval_of(label: str, one: Summary | Difference) -> Interval:

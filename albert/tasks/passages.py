@@ -126,12 +126,8 @@ def read_choices(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
 
 def _choice_documents(path: Path) -> Iterator[tuple[str, object]]:
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix in (".txt", ".json"))
-        if not files:
-            raise InputError(
-                f"no .txt and no .json file in {path}: RACE has one for each passage, C3 two a split"
-            )
-        for file in files:
+        # RACE has a file for each passage, C3 two a split
+        for file in sorted(file for file in path.rglob("*") if file.suffix in (".txt", ".json")):
             yield from _choice_documents(file)
     elif suffix_of(path) == ".jsonl":
         yield from ((f"{path}, row {number}", one) for number, one in read_json_lines(path))

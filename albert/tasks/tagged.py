@@ -15,7 +15,6 @@ from typing import Any
 from albert.tasks.definition import Task
 from albert.tasks.examples import Found, TaggedExample, read_lines, suffix_of
 from albert.tasks.tables import Row, cell_of, json_rows, values_of
-from data.errors import InputError
 
 _TAG = re.compile(r"O|[BI]-\S+")
 _GAP = re.compile(r"\s*$|-DOCSTART-")  # CoNLL begins a file or document with the latter
@@ -46,15 +45,9 @@ def _rows_of_table(path: Path) -> Iterator[Row]:
     """Yield rows of tokens and tags, both separated by spaces, after a header if there is one."""
     lines = read_lines(path)
     first = next(lines, "")
-    header = first.split("\t")
-    if len(header) > 2:
-        raise InputError(
-            f"{path}: its header has {len(header)} columns; expected two, tokens and tags separated by "
-            "spaces (or a .txt file with a token and its tag on each line)"
-        )
+    tokens, _, tags = first.partition("\t")
     # a first line that holds tags, or tokens alone, is a row
-    tags_of_first = "".join(header[1:]).split()
-    is_row = all(map(_is_tag, tags_of_first)) if tags_of_first else " " in header[0].strip()
+    is_row = all(map(_is_tag, tags.split())) if tags.strip() else " " in tokens.strip()
     for number, line in enumerate(chain([first], lines), 1):
         if line.strip() and (number > 1 or is_row):
             tokens, _, tags = line.partition("\t")

@@ -199,7 +199,7 @@ def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(read):
         ("squad1", "t.json", "[1", "is not JSON"),
         ("squad1", "t.json", '{"data": 3}', "not in SQuAD's format"),
         ("c3", "t.json", '[{"question": 1}]', "neither C3's nor RACE's"),
-        ("msra_ner", "t.tsv", "a\tb\tc\n", "its header has 3 columns"),
+        ("msra_ner", "t.tsv", "a\tb\tc\n香\tO\tO\n", "no usable example .* 1 tokens, 2 tags"),
         ("t", "t.xlsx", b"PK\x03\x04" + bytes(range(256)) * 20, "is not text in a known encoding"),
         (
             "t",
