@@ -21,7 +21,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
 
-from albert.finetuning.training import Candidate, SeedRun, untrained_run
+from albert.finetuning.training import UNTRAINED, Candidate, SeedRun, scored_run
 from albert.model import IGNORED
 from albert.tasks import Kind, SpanExample
 
@@ -42,7 +42,8 @@ def rule_runs(candidate: Candidate) -> list[tuple[Candidate, SeedRun]]:
     runs, began = [], time.perf_counter()
     for name, score in _RULES[candidate.data.task.kind or Kind.SINGLE](candidate):
         predictions = {split: candidate.read(score(split), split) for split in candidate.scored}
-        runs.append((replace(candidate, name=name), untrained_run(candidate, predictions, began)))
+        run = scored_run(candidate, UNTRAINED, predictions, began)
+        runs.append((replace(candidate, name=name), run))
         began = time.perf_counter()
     return runs
 

@@ -43,6 +43,7 @@ from data.errors import InputError
 from data.files import sha256
 
 _PREDICTED_TOKENS = 8192  # in a batch
+UNTRAINED = SeedResult(seed=0, learning_rate=0.0, dev={}, seconds=0.0)
 
 
 def read_task(settings: FineTuneSettings) -> TaskData:
@@ -232,37 +233,30 @@ def fine_tune_one(
     started = time.perf_counter()
     bound_caches()
     if candidate.data.task.kind is Kind.SIMILARITY:
-        model = _new_model(candidate, seed)
-        predictions = {split: predict(candidate, model, split) for split in candidate.scored}
-        return untrained_run(candidate, predictions, started, seed, learning_rate)
-    # a model that stays at chance level starts again with another head and other dropout
-    for restarts in range(candidate.settings.optimizer.max_restarts + 1):
-        model, dev, result = _train(candidate, seed, learning_rate, restarts)
-        if result.left_chance:
-            break
-    test = predict(candidate, model, "test") if "test" in candidate.encoded else None
-    result = replace(
-        result, test=candidate.scores(test) if test else None, seconds=time.perf_counter() - started
-    )
+        model, result = _new_model(candidate, seed), UNTRAINED
+    else:
+        # a model that stays at chance level starts again with another head and other dropout
+        for restarts in range(candidate.settings.optimizer.max_restarts + 1):
+            model, result = _train(candidate, seed, learning_rate, restarts)
+            if result.left_chance:
+                break
+    predictions = {split: predict(candidate, model, split) for split in candidate.scored}
+    result = replace(result, seed=seed, learning_rate=learning_rate)
+    run = scored_run(candidate, result, predictions, started)
     if folder is not None and candidate.is_own:
         if isinstance(candidate.learner, Regression):
             candidate.learner.give_units(cast(nn.Linear, model.classifier))
-        save_fine_tuned(model, _record(candidate, result, folder.name), folder)
-    return SeedRun(result=result, dev=dev, test=test)
+        save_fine_tuned(model, _record(candidate, run.result, folder.name), folder)
+    return run
 
 
-def untrained_run(
-    candidate: Candidate,
-    predictions: Mapping[str, Predictions],
-    started: float,
-    seed: int = 0,
-    learning_rate: float = 0.0,
+def scored_run(
+    candidate: Candidate, result: SeedResult, predictions: Mapping[str, Predictions], started: float
 ) -> SeedRun:
-    """Score the predictions, by split, of a method without training that began at `started`."""
+    """A run that began at `started`, with the scores of its predictions, by split."""
     dev, test = predictions["dev"], predictions.get("test")
-    result = SeedResult(
-        seed=seed,
-        learning_rate=learning_rate,
+    result = replace(
+        result,
         dev=candidate.scores(dev),
         test=candidate.scores(test) if test else None,
         seconds=time.perf_counter() - started,
@@ -301,37 +295,32 @@ def _new_model(candidate: Candidate, seed: int) -> nn.Module:
 
 def _train(
     candidate: Candidate, seed: int, learning_rate: float, restarts: int
-) -> tuple[nn.Module, Predictions, SeedResult]:
-    """The model with the weights of its best epoch, its predictions on dev, and its result without test."""
+) -> tuple[nn.Module, SeedResult]:
+    """The model with the weights of its best epoch, and its result without scores."""
     settings, data = candidate.settings, candidate.data
     model = _new_model(candidate, int(np.random.default_rng([seed, restarts]).integers(2**31)))
     metric = data.task.metrics[0]
-    best_value, best_epoch, best_dev, weights = -math.inf, 0, None, {}
+    best_value, best_epoch, weights = -math.inf, 0, {}
     curve, seconds = [], 0.0
     for epoch, (loss, took) in enumerate(_train_epochs(candidate, model, seed, learning_rate), 1):
         seconds += took
-        dev = predict(candidate, model, "dev")
-        value = candidate.scores(dev)[metric]
+        value = candidate.scores(predict(candidate, model, "dev"))[metric]
         curve.append(EpochRecord(epoch, loss if math.isfinite(loss) else None, value))
-        if best_dev is None or value > best_value:
-            best_value, best_epoch, best_dev = value, epoch, dev
+        if value > best_value:
+            best_value, best_epoch = value, epoch
             weights = copy.deepcopy(model.state_dict())
         if epoch - best_epoch >= settings.optimizer.patience:
             break
-    assert best_dev is not None
     model.load_state_dict(weights)
-    result = SeedResult(
-        seed=seed,
-        learning_rate=learning_rate,
+    result = replace(
+        UNTRAINED,
         best_epoch=best_epoch,
         restarts=restarts,
         left_chance=leaves_chance(data, data.splits["dev"], best_value),
-        dev=candidate.scores(best_dev),
         curve=tuple(curve),
-        seconds=seconds,
         examples_per_second=len(curve) * len(candidate.encoded["train"]) / seconds,
     )
-    return model, best_dev, result
+    return model, result
 
 
 def plan_batches(examples: int, settings: FineTuneSettings, seed: int) -> list[list[np.ndarray]]:
