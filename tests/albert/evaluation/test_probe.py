@@ -35,24 +35,14 @@ def counting_batch(seed, sequences=64):
 def counting():
     """A model that has learnt to count, saved."""
     torch.manual_seed(0)
-    model = PretrainingModel(
-        AlbertConfig(
-            vocab_size=V,
-            embedding_size=32,
-            hidden_size=64,
-            num_attention_heads=2,
-            num_hidden_layers=1,
-            intermediate_size=128,
-            max_position_embeddings=LENGTH,
-        )
-    )
+    shape = {"num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": LENGTH}
+    config = AlbertConfig(vocab_size=V, embedding_size=32, hidden_size=64, intermediate_size=128, **shape)
+    model = PretrainingModel(config)
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.1)
     optimizer = adamw(model, 1e-3)
     for step in range(600):
-        for group in optimizer.param_groups:
-            group["lr"] = 1e-3 * min(1, step / 60)
         optimizer.zero_grad()
         model(counting_batch(step)).loss.backward()
         optimizer.step()
