@@ -100,7 +100,9 @@ def shipped_tasks() -> dict[str, Path]:
 
 
 def load_task(name_or_file: str) -> Task:
-    """The task of a YAML file or the shipped task of a name; any other name is a task with usual columns."""
+    """The task of a YAML file, which by default has the file's name, or the shipped task of a name; any other
+    name is a task with usual columns.
+    """
     path = shipped_tasks().get(name_or_file, Path(name_or_file))
     if path.suffix not in (".yaml", ".yml"):
         return Task(name=name_or_file)
@@ -108,9 +110,9 @@ def load_task(name_or_file: str) -> Task:
         raise InputError(f"no task file {path}")
     try:
         # every scalar as text: a label yes is no truth value, and 01 no number
-        content = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)
+        content = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
-        raise InputError(f"{path} is no task file: it has no name")
-    return parse(Task, content, str(path))
+        raise InputError(f"{path} is no task file: it has no fields")
+    return parse(Task, {"name": path.stem} | content, str(path))

@@ -53,8 +53,8 @@ def test_the_page_of_tasks_has_every_field_as_it_is_declared():
     for name, kind, default, meaning in rows:
         field = options_of(Task)[name]
         assert meaning == field.description
-        value = "required" if field.is_required() else field.get_default(call_default_factory=True)
-        assert default.strip() == ("required" if value == "required" else f"`{value}`" if value else "")
+        value = None if field.is_required() else field.get_default(call_default_factory=True)
+        assert default.strip() == ("the file's name" if name == "name" else f"`{value}`" if value else "")
         declared = [schema["properties"][name], schema["$defs"]["Kind"] if name == "kind" else {}]
         choices = re.findall(r'"enum": \[(.*?)\]', json.dumps(declared))
         assert re.findall(r"`(\S+?)`", kind) == [one for part in choices for one in json.loads(f"[{part}]")]
