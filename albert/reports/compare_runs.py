@@ -25,8 +25,9 @@ from albert.reports.pretraining import (
     key_of,
     loss_plots,
     points_of,
+    run_table,
 )
-from albert.reports.sections import MISSING, Section, Table, counted, gain, number, spread
+from albert.reports.sections import MISSING, Section, Table, counted, gain, spread
 from albert.reports.verdict import verdict
 from data.errors import InputError
 from data.files import write_text
@@ -96,13 +97,7 @@ def _training_figures(report: Report) -> dict[str, str]:
             if ends := first_and_last(result.history, key_of(metric, corpus)):
                 name = f"held-out {called}, {corpus}" if corpus else f"held-out {called}"
                 figures[name] = " → ".join(map(show, ends))
-    return figures | {
-        "steps": number(result.steps),
-        "tokens": number(result.tokens),
-        "tokens a second": number(result.tokens_per_second),
-        "parameters": number(result.parameters),
-        "peak learning rate": f"{result.learning_rate:.2g}",
-    }
+    return figures | {name: figure for name, figure in run_table(result).rows}
 
 
 def differing_table(runs: Runs) -> Table:

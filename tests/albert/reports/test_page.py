@@ -208,10 +208,6 @@ def test_texts_that_every_model_has_read_are_reported_but_do_not_spoil_the_compa
         ("茶, version 2", "test", "100", "7", "7", "every model"),
         ("水, version 2", "test", "100", "7", "7", "c"),
     )
-    alone = comparison(
-        model("base", [0.7], contamination=shared), model("c", [0.9], contamination=best.contamination)
-    )
-    assert "without the 7 of 200 examples that only one of them" in report_of(alone).verdict
 
 
 def test_a_model_is_not_measured_on_texts_it_was_trained_on():
