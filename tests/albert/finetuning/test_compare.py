@@ -102,16 +102,6 @@ def test_examples_that_changed_are_told_the_surest_first(compared):
     assert (broken.number, broken.text, broken.gold, broken.model) == (1, "水", "0", "1")
 
 
-def test_each_model_is_compared_with_the_first_and_with_the_one_before(compared):
-    assert [(one.baseline, one.model) for one in compared.differences] == [("none", "one"), ("none", "two")]
-    assert [(one.baseline, one.model) for one in compared.steps] == [("none", "one"), ("one", "two")]
-    assert compared.difference("two").mean == pytest.approx(3 / 8)
-    assert compared.steps[1].values == pytest.approx((2 / 8, 3 / 8, 2 / 8))
-    assert compared.steps[1].mean == pytest.approx(7 / 24)
-    assert compared.primary == "two" and compared.difference("two").is_primary
-    assert "test has 8 examples, at least" in compared.difference("two").unknown
-
-
 def test_slices_are_by_length_and_by_domain_words(compared):
     told = [(one.by, one.low, one.high, one.examples) for one in compared.model("none").slices]
     assert told == [
