@@ -81,7 +81,7 @@ def save_run(run: SeedRun, path: Path) -> None:
 
 
 def load_run(path: Path) -> SeedRun | None:
-    """Read a run; None if there is none."""
+    """Read a run; None if there is none, or if another version of jixu wrote it."""
     if not path.is_file():
         return None
     with np.load(path, allow_pickle=False) as file:
@@ -89,5 +89,8 @@ def load_run(path: Path) -> SeedRun | None:
             str(file["text"]),
             object_hook=lambda one: file[f"arr_{one['array']}"] if "array" in one else one,
         )
-    (run,) = _STORED.validate_python(content)
+    try:
+        (run,) = _STORED.validate_python(content)
+    except ValueError:
+        return None
     return run

@@ -117,6 +117,8 @@ def load_fine_tuned(folder: Path | str, task: Task | None = None) -> Predictor:
     checkpoint, head = read_checkpoint(folder), record.head()
     model: Any = learner.model(checkpoint.build().encoder)
     names = {ours: f"{head.name}.{ours}" for ours in ("weight", "bias")}
+    if missing := [name for name in names.values() if name not in checkpoint.tensors]:
+        raise InputError(f"{folder} has no head: no {missing[0]} in {checkpoint.source.weights.name}")
     model.classifier.load_state_dict({ours: checkpoint.tensors[name] for ours, name in names.items()})
     model.to(default_device())
     tokenizer = load_tokenizer(checkpoint.source.vocabulary)

@@ -78,7 +78,10 @@ def read_report(run: Path) -> Report:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"no report in {run}: there is no {path}") from None
-    if (version := content["schema_version"]) != SCHEMA_VERSION:
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if version != SCHEMA_VERSION:
         raise InputError(
             f"{path} has schema version {version}, but this version of jixu reads {SCHEMA_VERSION}: "
             "make the report again"

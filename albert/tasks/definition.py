@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -75,6 +77,8 @@ class Task:
 
     def __post_init__(self) -> None:
         check_name(self.name, "task")
+        if self.labels and len(set(self.labels)) < len(self.labels):
+            raise InputError(f"task {self.name}: a label stands twice in {', '.join(self.labels)}")
         names = self._all_metrics()
         if self.metric is not None and self.metric not in names:
             raise InputError(
@@ -101,10 +105,18 @@ def shipped_tasks() -> dict[str, Path]:
 
 def load_task(name_or_file: str) -> Task:
     """The task of a YAML file, which by default has the file's name, or the shipped task of a name; any other
-    name is a task with usual columns.
+    name is a task with usual columns. Raises InputError for a name that looks like a shipped one misspelt.
     """
-    path = shipped_tasks().get(name_or_file, Path(name_or_file))
+    shipped = shipped_tasks()
+    path = shipped.get(name_or_file, Path(name_or_file))
     if path.suffix not in (".yaml", ".yml"):
+        # other digits make another task, as in cmrc2019
+        alike = [one for one in shipped if re.findall(r"\d", one) == re.findall(r"\d", name_or_file)]
+        if near := get_close_matches(name_or_file.lower(), alike, 1, cutoff=0.8):
+            raise InputError(
+                f"no task {name_or_file!r}: did you mean {near[0]}? A task of your own needs a name less "
+                "like it, or a task file"
+            )
         return Task(name=name_or_file)
     if not path.is_file():
         raise InputError(f"no task file {path}")

@@ -188,7 +188,7 @@ def read_json(path: Path) -> Any:
     text = "\n".join(read_lines(path))
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from None
 
 
@@ -198,5 +198,5 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
         if line.strip():
             try:
                 yield number, json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 yield number, None

@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 from albert.tasks.definition import BINARY_METRICS, Kind, Task
-from albert.tasks.examples import Found, Split
+from albert.tasks.examples import AnyExample, Found, Split
 from albert.tasks.overlap import Overlap, find_overlaps, without_copies
 from albert.tasks.passages import read_choices, read_spans
 from albert.tasks.tables import read_table
@@ -41,6 +41,7 @@ class TaskData:
         return tuple(lines)
 
 
+_MALFORMED = (AttributeError, LookupError, TypeError)  # of rows that are not as a format has them
 _READERS = {Kind.SPAN: read_spans, Kind.CHOICE: read_choices, Kind.TOKENS: read_tagged}
 
 
@@ -56,17 +57,10 @@ def read_split(path: Path, task: Task, *, is_labelled: bool = True) -> tuple[Tas
         found = _READERS[task.kind](path, task, is_labelled)
     else:
         task, found = read_table(path, task, is_labelled)
-    examples, skipped = [], []
-    for where, make in found:
-        try:
-            example = make()
-            "".join((*example.texts(), example.describe(), example.gold())).encode()
-        except ValueError as fault:  # of encode: JSON can escape half a character
-            skipped.append(f"{where}: {fault}")
-        except (AttributeError, LookupError, TypeError):
-            skipped.append(f"{where}: not in a format of the task")
-        else:
-            examples.append(example)
+    try:
+        examples, skipped = _made(found)
+    except _MALFORMED:
+        raise InputError(f"{path} is not in a format of task {task.name}") from None
     if not examples:
         first = f"; first problem: {skipped[0]}" if skipped else ""
         raise InputError(f"no usable example in {path}{first}")
@@ -76,6 +70,22 @@ def read_split(path: Path, task: Task, *, is_labelled: bool = True) -> tuple[Tas
             "JSON lines of one sentence or question have columns"
         )
     return task, Split(path, tuple(examples), tuple(skipped))
+
+
+def _made(found: Iterable[Found]) -> tuple[list[AnyExample], list[str]]:
+    """The examples of a file, and a line for each row that has none."""
+    examples, skipped = [], []
+    for where, make in found:
+        try:
+            example = make()
+            "".join((*example.texts(), example.describe(), example.gold())).encode()
+        except ValueError as fault:  # of encode: JSON can escape half a character
+            skipped.append(f"{where}: {fault}")
+        except _MALFORMED:
+            skipped.append(f"{where}: not in a format of the task")
+        else:
+            examples.append(example)
+    return examples, skipped
 
 
 def _first(names: Sequence[str]) -> str:
@@ -97,6 +107,8 @@ def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = Fal
     overlaps, dropped = find_overlaps(splits), 0
     if drop_overlap and "train" in splits:
         train = without_copies(splits)
+        if not train.examples:
+            raise InputError(f"every example of {train.path} is in another split: nothing is left to learn")
         dropped = len(splits["train"].examples) - len(train.examples)
         splits["train"] = train
     labels: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -169,6 +170,9 @@ def test_what_cannot_predict_is_refused_in_a_line(tmp_path, tokenizer):
     (tmp_path / "x.tsv").write_text("words\n茶\n", encoding="utf-8")
     with pytest.raises(InputError, match="no text column in .*columns: words"):
         predict_file(tmp_path / "kept", tmp_path / "x.tsv")
+    shutil.copy(tmp_path / "small" / "model.safetensors", tmp_path / "kept")
+    with pytest.raises(InputError, match="has no head: no classifier.weight in model.safetensors"):
+        predict_file(tmp_path / "kept", tmp_path / "examples.tsv")
 
 
 def without_labels(kind):

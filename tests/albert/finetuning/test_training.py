@@ -168,6 +168,8 @@ def test_a_run_is_found_again_by_its_inputs(split_files, model_folder, tmp_path)
     keys = [run_key(one, 0, 1e-3) for one in (candidate, other_config, *others)]
     assert len(set(keys)) == 4
     assert load_run(tmp_path / "another.npz") is None
+    np.savez(tmp_path / "older.npz", text=np.array('[{"seed": 0}]'))
+    assert load_run(tmp_path / "older.npz") is None
 
 
 def test_a_run_is_trained_anew_exactly_when_an_option_changes_it(split_files, model_folder):

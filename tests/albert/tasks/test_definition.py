@@ -85,6 +85,13 @@ def test_csls_keywords_and_cluewscs_mentions_are_parts_of_the_text(read):
     assert split.skipped[0].endswith("row 1: a span of its target is not in the text")
 
 
+@pytest.mark.parametrize("typed, meant", [("chnsentcorp", "chnsenticorp"), ("LCQCM", "lcqmc")])
+def test_a_misspelt_task_is_no_new_one(typed, meant):
+    with pytest.raises(InputError, match=f"no task '{typed}': did you mean {meant}?"):
+        load_task(typed)
+    assert load_task("mine").name == "mine"
+
+
 def test_every_shipped_task_names_itself_and_its_metric():
     for name in shipped_tasks():
         task = load_task(name)
@@ -198,6 +205,7 @@ def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(read):
         ("named", "t.tsv", "text\tlabel\n好\t1\n", "no column 'x' in .*; its columns are text, label"),
         ("squad1", "t.json", "[1", "is not JSON"),
         ("squad1", "t.json", '{"data": 3}', "not in SQuAD's format"),
+        ("squad1", "t.json", '{"data": [{"title": "茶"}]}', "t.json is not in a format of task squad1"),
         ("c3", "t.json", '[{"question": 1}]', "neither C3's nor RACE's"),
         ("msra_ner", "t.tsv", "a\tb\tc\n香\tO\tO\n", "no usable example .* 1 tokens, 2 tags"),
         ("t", "t.xlsx", b"PK\x03\x04" + bytes(range(256)) * 20, "is not text in a known encoding"),
@@ -280,6 +288,7 @@ def test_bad_rows_are_skipped_by_number(file, mark, read):
         ("name: t\ncolumns: [text]\n", "columns=.*: it must be a valid dictionary"),
         ("name: t\ncolumns: {words: x}\n", "columns.words.*: it must be 'text', 'pair' or 'label'"),
         ("name: t\nlabel: x\n", "unknown label; did you mean labels?"),
+        ("name: t\nlabels: [0, 1, 0]\n", "task t: a label stands twice in 0, 1, 0"),
         ("- t\n", "is no task file: it has no fields"),
         ("kind: pair\nname: a/b\n", "task 'a/b': use 1 to 64 letters"),
         ("name: !!python/object/apply:os.system ['true']\n", "name=.*: it must be a valid string"),

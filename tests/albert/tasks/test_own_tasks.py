@@ -12,7 +12,7 @@ from albert.tasks import Kind, Task, read_task
 from data.errors import InputError
 from data.options import options_of
 from tests.albert.finetuning.examples import settings_of
-from tests.conftest import save_small_model
+from tests.conftest import copied, save_small_model
 from tests.pages import DOCS, blocks
 
 
@@ -41,6 +41,10 @@ def test_what_parts_of_a_task_have_in_common_is_counted_and_can_be_dropped(tmp_p
     less = read_task(Task(name="t"), paths, drop_overlap=True)
     assert [one.text for one in less.splits["train"].examples] == ["水很好喝", "壶漏水"]
     assert less.dropped == 2 and less.overlaps == data.overlaps
+    table = "text\tlabel\n水很好喝\t1\n壶漏水\t0\n"
+    paths["dev"].write_text(table, encoding="utf-8")
+    with pytest.raises(InputError, match="nothing is left to learn"):
+        read_task(Task(name="t"), {"train": copied(paths["dev"]), "dev": paths["dev"]}, drop_overlap=True)
     with pytest.raises(InputError, match="--train and --test are the same file"):
         read_task(Task(name="t"), paths | {"test": tmp_path / "." / "train.tsv"})
 
