@@ -104,6 +104,10 @@ def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = Fal
     splits: dict[str, Split] = {}
     for name, path in paths.items():
         task, splits[name] = read_split(path, task)
+    if len({len(split.examples[0].texts()) for split in splits.values()}) > 1:
+        raise InputError(
+            f"only some of {', '.join(splits)} have a second sentence: give all the same columns"
+        )
     overlaps, dropped = find_overlaps(splits), 0
     if drop_overlap and "train" in splits:
         train = without_copies(splits)

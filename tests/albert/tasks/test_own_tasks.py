@@ -170,6 +170,14 @@ def test_a_header_of_a_file_is_no_example_where_the_task_names_the_columns_too(n
     assert [one.text for one in read("t.tsv", f"{names}甲\t1\n乙\t0\n", task).examples] == ["甲", "乙"]
 
 
+@pytest.mark.parametrize("kind", [Kind.REGRESSION, Kind.MULTILABEL])
+def test_splits_with_and_without_a_second_sentence_are_refused(kind, tmp_path):
+    (tmp_path / "a.tsv").write_text("sentence1\tsentence2\tlabel\n甲\t乙\t1\n")
+    (tmp_path / "b.tsv").write_text("sentence1\tlabel\n丁\t1\n")
+    with pytest.raises(InputError, match="only some of train, dev have a second sentence"):
+        read_task(Task(name="t", kind=kind), {"train": tmp_path / "a.tsv", "dev": tmp_path / "b.tsv"})
+
+
 def test_a_column_that_the_first_row_lacks_is_found(read):
     rows = [{"sentence1": "甲", "label": "a"}, {"sentence1": "乙", "sentence2": "丙", "label": "b"}]
     split = read("t.jsonl", rows, "t")
