@@ -269,11 +269,10 @@ def _classes(data: TaskData, split: Split, predictions: Sequence[Predictions]) -
 
 def _entity_sums(split: Split, predictions: Sequence[Predictions]) -> tuple[Sequence[str], np.ndarray]:
     """The types of entities, and how many of each are right, predicted and gold over all seeds, [3 C]."""
+    golds = [entities_of(one.tags) for one in split.examples if isinstance(one, TaggedExample)]
     counts: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
     for one in predictions:
-        for ours, example in zip(one.tags or (), split.examples, strict=True):
-            assert isinstance(example, TaggedExample)
-            predicted, gold = entities_of(ours), entities_of(example.tags)
+        for predicted, gold in zip(map(entities_of, one.tags or ()), golds, strict=True):
             for counter, entities in zip(counts, (predicted & gold, predicted, gold), strict=True):
                 counter.update(kind for kind, *_ in entities)
     kinds = sorted(counts[1] | counts[2])

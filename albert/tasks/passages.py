@@ -96,7 +96,8 @@ def _span(
         raise ValueError("no answer")
     texts, starts = [], []
     for answer in answers:
-        text, start = (answer["text"], answer["answer_start"]) if isinstance(answer, dict) else (answer, 0)
+        answer = answer if isinstance(answer, dict) else {"text": answer}
+        text, start = answer["text"], answer.get("answer_start") or 0
         if not text:
             raise ValueError("an answer is empty")
         if passage[start : start + len(text)] != text:
@@ -139,13 +140,12 @@ def _choice_documents(path: Path) -> Iterator[tuple[str, object]]:
 
 def _choices(one: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the passage and the entry of each question, as in C3; an empty entry for another format."""
-    if isinstance(one, list):  # C3: [lines, questions, id]
-        lines, questions, *_ = one
-        yield from (("\n".join(lines), entry) for entry in questions)
+    if isinstance(one, list) and len(one) > 1:  # C3: [lines, questions, id]
+        yield from (("\n".join(one[0]), entry) for entry in one[1])
     elif isinstance(one, dict) and "questions" in one:  # RACE
         parts = (one.get(name, ()) for name in ("questions", "options", "answers"))
         for question, choices, letter in zip_longest(*parts):
-            answer = dict(zip("ABCDEFGH", choices, strict=False)).get(letter)
+            answer = dict(zip("ABCDEFGH", choices or (), strict=False)).get(letter)
             yield one["article"], {"question": question, "choice": choices, "answer": answer}
     else:
         yield "", {}

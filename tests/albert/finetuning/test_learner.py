@@ -199,20 +199,15 @@ def test_likeness_is_of_the_means_of_each_sequences_own_states(tmp_path, tokeniz
     task = load_task("stsb-probe")
     candidate = prepared(FineTuneSettings(task=task, dev=path, models=(model_folder,), running=running))
     run = fine_tune_one(candidate, 0, 1e-4)
-    encoder = load_pretrained(model_folder)[0].encoder.eval()
-
-    def ids(text):
-        return [tokenizer.cls_id, *tokenizer.encode(text)[0].tolist(), tokenizer.sep_id]
-
-    def mean(text):
+    encoder, cosines, sequences = load_pretrained(model_folder)[0].encoder.eval(), [], []
+    for pair in pairs:
+        texts = [[tokenizer.cls_id, *tokenizer.encode(text)[0].tolist(), tokenizer.sep_id] for text in pair]
         with torch.no_grad():
-            return encoder(pack([ids(text)])).mean(0)
-
+            means = [encoder(pack([ids])).mean(0) for ids in texts]
+        cosines.append(float(F.cosine_similarity(*means, dim=0)))
+        sequences += texts
     # the first of a pair is what is searched with
-    assert candidate.encoded["dev"].input_ids.tolist() == [
-        i for pair in pairs for text in pair for i in ids(text)
-    ]
-    cosines = [float(F.cosine_similarity(mean(a), mean(b), dim=0)) for a, b in pairs]
+    assert candidate.encoded["dev"].input_ids.tolist() == sum(sequences, [])
     assert [float(answer) for answer in run.dev.answers] == pytest.approx(cosines, abs=6e-4)
     assert run.result.dev["spearman"] == pytest.approx(spearmanr(cosines, gold).statistic)
     # only the pairs most alike are searched for
