@@ -33,7 +33,6 @@ from .probe import Probe as Probe
 from .probe import probe_model as probe_model
 from .probe import probe_sentences as probe_sentences
 from .records import Calibration as Calibration
-from .records import CalibrationBin as CalibrationBin
 from .records import ChangedExample as ChangedExample
 from .records import Changes as Changes
 from .records import ClassScore as ClassScore

@@ -10,7 +10,6 @@ from .cost import measure_cost as measure_cost
 from .exporting import FineTuned as FineTuned
 from .exporting import read_fine_tuned as read_fine_tuned
 from .keeping import KeptModels as KeptModels
-from .predicting import Predicted as Predicted
 from .predicting import load_fine_tuned as load_fine_tuned
 from .predicting import predict_file as predict_file
 from .settings import FineTuneOptimizer as FineTuneOptimizer
@@ -23,7 +22,6 @@ from .training import Run as Run
 from .training import SeedRun as SeedRun
 from .training import Train as Train
 from .training import check_models as check_models
-from .training import fine_tune_models as fine_tune_models
 from .training import fine_tune_one as fine_tune_one
 from .training import prepare as prepare
 from .training import read_task as read_task

@@ -3,7 +3,6 @@ from .definition import Kind as Kind
 from .definition import Pooling as Pooling
 from .definition import Task as Task
 from .definition import load_task as load_task
-from .definition import shipped_tasks as shipped_tasks
 from .examples import AnyExample as AnyExample
 from .examples import ChoiceExample as ChoiceExample
 from .examples import Example as Example

@@ -7,7 +7,6 @@ import numpy as np
 
 from albert.evaluation import (
     Calibration,
-    CalibrationBin,
     ChangedExample,
     Changes,
     ClassScore,
@@ -28,6 +27,7 @@ from albert.evaluation import (
     pack,
     summarize,
 )
+from albert.evaluation.records import CalibrationBin
 from albert.pretraining import Audits, Event, PretrainResult
 from albert.reports import CorpusFacts, FunnelRow, Report, SampleInstance, build_report
 from data.instances import LengthAudit, MaskAudit, NgramAudit

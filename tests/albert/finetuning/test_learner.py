@@ -46,15 +46,12 @@ def test_every_kind_is_learnt(task, suffix, write, metric, least, tmp_path, mode
     result = fine_tune(settings)
     (model,) = result.models
     assert model.test[metric].mean > least
+    assert result.chance == pytest.approx(1 / 3 if task == "c3" else 0)
     if task == "msra_ner":
         (location,) = model.classes
         assert location.label == "LOC" and location.support == 24
         assert location.f1 == pytest.approx(model.test["entity_f1"].mean)
-    elif task == "cmrc2018":
-        assert model.test["answer_f1"].mean >= model.test["exact_match"].mean
-    elif task == "c3":
-        assert result.chance == pytest.approx(1 / 3)
-    else:  # similarity needs no training
+    elif task == "stsb":  # similarity needs no training
         (model,) = fine_tune(replace(settings, task=load_task("stsb-probe"), train=None)).models
         assert len(model.seeds) == 1 and model.seeds[0].best_epoch == 0
         assert -1 <= model.test["spearman"].mean <= 1 and 0 < model.test["mrr"].mean <= 1

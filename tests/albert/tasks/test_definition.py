@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from albert.tasks import Kind, Task, answer_scores, load_task, read_split, read_task, shipped_tasks
-from albert.tasks.definition import METRICS
+from albert.tasks import Kind, Task, answer_scores, load_task, read_split, read_task
+from albert.tasks.definition import METRICS, shipped_tasks
 from data.errors import InputError
 
 # task: the publisher's file, its columns, and those of the text or texts and of the label; / begins the names
