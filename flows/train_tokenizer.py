@@ -1,6 +1,6 @@
 """train-tokenizer: a corpus or raw text -> a vocabulary in the workspace, ready for refresh-corpus."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from data.catalog import Version, open_workspace
@@ -11,6 +11,7 @@ from data.tokenization import train_tokenizer as learn
 from data.workspace import Workspace
 from flows.orchestration import (
     TokenizerOptions,
+    begin_progress,
     job,
     run_as_command,
     say,
@@ -26,7 +27,8 @@ def train_tokenizer(options: TokenizerOptions, sources: list[str] | Version) -> 
     """Learn a vocabulary from cleaned sentences; returns a line about it."""
     name = options.name or f"{options.kind}-{options.vocab_size}"
     folder = Workspace(Path(options.workspace)).tokenizers / name
-    sentences = iterate_sentences(sources, options.workspace)
+    move = begin_progress(name, "share of the text read; learning follows")
+    sentences = iterate_sentences(sources, options.workspace, move)
     tokenizer = learn_vocabulary(
         name, lambda: learn(sentences, kind=options.kind, vocab_size=options.vocab_size, on_notice=say)
     )
@@ -45,14 +47,19 @@ def refuse_another(folder: Path, tokenizer: Tokenizer) -> None:
         )
 
 
-def iterate_sentences(sources: list[str] | Version, workspace: str) -> Iterator[str]:
-    """Cleaned sentences of raw files or of a corpus's current version."""
+def iterate_sentences(
+    sources: list[str] | Version, workspace: str, move: Callable[[float], None]
+) -> Iterator[str]:
+    """Cleaned sentences of raw files or of a corpus's current version; `move` gets the share read."""
     if isinstance(sources, list):
-        yield from read_sentences(sources)
+        for number, path in enumerate(sources, 1):
+            yield from read_sentences([path])
+            move(number / len(sources))
         return
     with open_workspace(workspace) as statistics:
-        for text in statistics.texts(sources.corpus):
+        for number, text in enumerate(statistics.texts(sources.corpus), 1):
             yield from text.split("\n")
+            move(number / sources.documents)
 
 
 if __name__ == "__main__":

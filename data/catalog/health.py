@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
+
+from pydantic import TypeAdapter
 
 from data.catalog.cleanup import Collected, collect_garbage
 from data.catalog.database import CatalogLost, read_catalog, read_everything, write_catalog
@@ -19,6 +21,9 @@ from data.instances import MEND, is_readable, verify
 from data.workspace import Workspace
 
 TO_REBUILD = "damaged"  # in place of the recipe hash of a version that is to be built again
+CHECKED = ".checked.json"  # in a workspace: files that were compared with the catalog
+# by path: sha256, bytes, time of the last change in nanoseconds, and inode, which a copy has not
+_Checked = TypeAdapter(dict[str, tuple[str, int, int, int]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,20 @@ def checking(workspace: Workspace, shards: Sequence[Path]) -> Iterator[Callable[
 
 
 def _check(sums: Mapping[str, str], workspace: Workspace, is_over: Event) -> None:
-    """Raise InputError for the first file that is not as committed."""
-    for path, digest in sums.items():
-        if not is_over.is_set() and not verify(workspace.root / path, digest):
-            raise InputError(f"{workspace.root / path} is not as it was committed: {MEND}")
+    """Raise InputError for the first file that is not as committed. Unchanged files are read only once."""
+    checked: dict[str, tuple[str, int, int, int]] = {}
+    with suppress(OSError, ValueError):
+        checked = _Checked.validate_json((workspace.root / CHECKED).read_bytes())
+    try:
+        for path, digest in sums.items():
+            file = workspace.root / path
+            stat = file.stat() if file.is_file() else None
+            state = (digest, stat.st_size, stat.st_mtime_ns, stat.st_ino) if stat else None
+            if is_over.is_set() or (state and checked.get(path) == state):
+                continue
+            if not state or not verify(file, digest):
+                raise InputError(f"{file} is not as it was committed: {MEND}")
+            checked[path] = state
+    finally:
+        with suppress(OSError):  # a full or read-only disk: they are read again next time
+            write_bytes(workspace.root / CHECKED, _Checked.dump_json(checked))
