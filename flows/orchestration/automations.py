@@ -62,12 +62,14 @@ def make_automations(
         lost_runs: Mark a run as crashed when its heartbeats stop, as `jixu serve` does.
         rerun_crashed: Run a crashed training again, which resumes it, at most three times in six hours.
     """
-    if not (webhook or pretrain_after_drift or lost_runs or rerun_crashed):
+    if not (webhook or pretrain_after_drift is not None or lost_runs or rerun_crashed):
         raise InputError(
             "nothing asked for: pass --webhook, --pretrain-after-drift, --lost-runs, or --rerun-crashed"
         )
     if webhook and urlsplit(webhook).scheme not in ("http", "https"):
         raise InputError(f"webhook={webhook!r}: it must begin with http:// or https://")
+    if pretrain_after_drift is not None and pretrain_after_drift < 1:
+        raise InputError(f"pretrain_after_drift={pretrain_after_drift}: it must be 1 or more")
     if not os.environ.get("PREFECT_API_URL"):
         raise InputError("no PREFECT_API_URL: automations are a server's; make serve prints its address")
     set_up_prefect(default_workspace())
@@ -75,7 +77,7 @@ def make_automations(
     if webhook:
         replace_automation(report_failures(webhook))
         print(f"a failed or crashed run: a message to {urlsplit(webhook).hostname}")
-    if pretrain_after_drift:
+    if pretrain_after_drift is not None:
         replace_automation(pretrain_on_drift(pretrain_after_drift))
         print(f"a refresh that reports drift: {pretrain_after_drift:,} steps of pretraining")
     if lost_runs:

@@ -49,6 +49,8 @@ def serve(*, port: int = 4200, limit: int = 4, workspace: str | None = None) -> 
         limit: Largest number of runs at a time.
         workspace: Folder or URL for runs that name no workspace.
     """
+    if limit < 1:
+        raise InputError(f"limit={limit}: it must be 1 or more")
     place = workspace or default_place()
     folder = Workspace(local_folder(place))
     # two servers would share one database
@@ -99,6 +101,8 @@ def listen(port: int) -> socket.socket:
 
     It outlives the server: what begins while that is away waits for the next one, in place of crashing.
     """
+    if not 1 <= port <= 65535:
+        raise InputError(f"port={port}: it must be from 1 to 65535")
     try:
         return socket.create_server(("127.0.0.1", port), backlog=2048)
     except OSError as error:

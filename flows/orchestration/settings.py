@@ -14,6 +14,7 @@ from pydantic import Field
 from albert.finetuning import FineTuneRunning, TuningOptions
 from albert.pretraining import BatchTokens, PeakRate, Steps, TrainingOptions
 from data.cleaning import GuardRules
+from data.errors import ConfigError
 from data.options import Commas, options, options_of, values_of
 from data.refresh import RefreshSettings, load_recipe
 from data.samples import FOLDER
@@ -327,6 +328,10 @@ class ExperimentOptions:
     """Keeps the text of dev and test, and of further sets, out of the corpora."""
     fine_tuning: TuningOptions = TuningOptions(seeds=(0, 1, 2, 3, 4))
     """The fine-tuning that judges."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.pretraining_seeds)) < len(self.pretraining_seeds):
+            raise ConfigError(f"pretraining_seeds={self.pretraining_seeds}: give each once")
 
 
 JOBS: dict[str, type[Job]] = {

@@ -13,6 +13,7 @@ from tests.commands import refused, run_here
         ([], "nothing asked for"),
         (["--webhook", "ftp://127.0.0.1/hook"], "must begin with http:// or https://"),
         (["--webhook", "127.0.0.1/hook"], "must begin with http:// or https://"),
+        (["--pretrain-after-drift", "0"], "pretrain_after_drift=0: it must be 1 or more"),
         (["--webhook", "https://127.0.0.1/hook"], "no PREFECT_API_URL"),
     ],
 )

@@ -107,6 +107,7 @@ REFUSED = [
     ("end-to-end", {"guard": {"files": ["/no/such/set"]}}, "guard file /no/such/set is no file"),
     ("end-to-end", {"init": "HERE/short"}, "has 64 positions: give --text.max-seq-length 64"),
     ("lcqmc-experiment", {"guard": {"files": ["/no/such/set"]}}, "guard file /no/such/set is no file"),
+    ("lcqmc-experiment", {"pretraining_seeds": [0, 0]}, "pretraining_seeds=(0, 0): give each once"),
     ("lcqmc-experiment", {"first": {"name": "a/b"}}, "corpus 'a/b-task': use 1 to 64 letters"),
     ("lcqmc-experiment", {"init": "tiny"}, "tiny"),
     ("lcqmc-experiment", {"second": {"name": "general"}}, "first.name and second.name are tea and general"),

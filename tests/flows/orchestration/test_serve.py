@@ -18,7 +18,20 @@ from flows.orchestration.automations import LOST
 from flows.orchestration.runner import load_deployments
 from flows.orchestration.serve import environment, listen, show
 from flows.orchestration.servers import ROOT, STOP_SECONDS, wait_for_server
+from tests.commands import refused, run_here
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--port", 0, "port=0: it must be from 1 to 65535"),
+        ("--port", 65536, "port=65536: it must be from 1 to 65535"),
+        ("--limit", 0, "limit=0: it must be 1 or more"),
+    ],
+)
+def test_a_port_out_of_range_and_a_limit_of_no_runs_are_refused(tmp_path, option, value, message):
+    refused(run_here("serve", option, value, "--workspace", tmp_path), message)
 
 
 def test_variables_of_the_user_win_and_the_server_is_closed_and_quiet(tmp_path, monkeypatch):
