@@ -22,7 +22,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from albert.checkpoints import AutoEncoder, Source, load_start, names_checkpoint
@@ -300,7 +300,8 @@ def _train(
     settings, data = candidate.settings, candidate.data
     model = _new_model(candidate, int(np.random.default_rng([seed, restarts]).integers(2**31)))
     metric = data.task.metrics[0]
-    best_value, best_epoch, weights = -math.inf, 0, {}
+    best_value, best_epoch = -math.inf, 0
+    weights: dict[str, Tensor] = {}
     curve, seconds = [], 0.0
     for epoch, (loss, took) in enumerate(_train_epochs(candidate, model, seed, learning_rate), 1):
         seconds += took
