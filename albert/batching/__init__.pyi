@@ -6,7 +6,7 @@ from .mixture import TrainingData as TrainingData
 from .mixture import mask_rate_at as mask_rate_at
 from .packing import Instances as Instances
 from .packing import mask_batch as mask_batch
-from .packing import pack_batches as pack_batches
+from .packing import pack_batch as pack_batch
 from .static import Sender as Sender
 from .static import Shape as Shape
 from .static import flatten as flatten

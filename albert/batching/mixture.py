@@ -14,8 +14,7 @@ from albert.batching.stream import START, Cursor, InstanceStream, Planned
 from albert.model import Batch
 from data.instances import MaskRule
 
-_PACKED_TOKENS = 1 << 16  # packed at once
-_RATE_DIGITS = 2  # scheduled rates are rounded, so that many batches can be masked at once
+_RATE_DIGITS = 2  # of scheduled rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +53,6 @@ class StepData(NamedTuple):
     is_ordered: bool  # whether any sequence of the whole step has an order label
 
 
-_Next = tuple[int, Planned, MaskRule]  # a batch to be packed: its corpus, its rows and what masks it
-
-
 class TrainingData:
     """Steps of batches from several corpora, mixed by tokens.
 
@@ -81,40 +77,33 @@ class TrainingData:
     def steps(self, state: DataState) -> Iterator[StepData]:
         """Yield this process's steps from a place on, without end."""
         plans = [stream.plan(cursor) for stream, cursor in zip(self.streams, state.cursors, strict=True)]
-        waiting: list[tuple[list[_Next], StepData]] = []
-        tokens = 0
         while True:
-            mine, step = self._plan_step(plans, state)
+            step = self._next_step(plans, state)
             state = step.after
-            waiting.append((mine, step))
-            tokens += sum(planned.tokens for _, planned, _ in mine)
-            # the first step is packed alone, so that training need not wait
-            if tokens >= _PACKED_TOKENS or state.batches == self.accumulate:
-                yield from self._packed(waiting)
-                waiting, tokens = [], 0
+            yield step
 
-    def _plan_step(
-        self, plans: Sequence[Iterator[Planned]], state: DataState
-    ) -> tuple[list[_Next], StepData]:
-        """This process's batches of the next step, to be packed, and the step without them."""
+    def _next_step(self, plans: Sequence[Iterator[Planned]], state: DataState) -> StepData:
         step = (state.batches - state.skipped) // self.accumulate
         phase = next((p for p in self.phases if step < p.until), self.phases[-1])
         if any(step == p.until for p in self.phases):
             state = replace(state, tokens=(0,) * len(plans))
         cursors, tokens = list(state.cursors), list(state.tokens)
-        mine, drawn, is_ordered = [], 0, False
+        batches: list[Batch] = []
+        corpora: list[int] = []
+        is_ordered = False
         for number in range(self.accumulate):
             corpus = _furthest_behind(phase.shares, tokens)
             planned = next(plans[corpus])
             cursors[corpus] = planned.after
             tokens[corpus] += planned.tokens
-            drawn += planned.tokens
             is_ordered |= planned.is_ordered
             if number % self.world_size == self.rank:
-                mine.append((corpus, planned, self.rule_at(corpus, step)))
-        batches = state.batches + self.accumulate
-        after = replace(state, batches=batches, cursors=tuple(cursors), tokens=tuple(tokens))
-        return mine, StepData([], [corpus for corpus, *_ in mine], after, drawn, is_ordered)
+                batches.append(self.streams[corpus].pack(planned, self.rule_at(corpus, step)))
+                corpora.append(corpus)
+        drawn = sum(tokens) - sum(state.tokens)
+        total = state.batches + self.accumulate
+        after = replace(state, batches=total, cursors=tuple(cursors), tokens=tuple(tokens))
+        return StepData(batches, corpora, after, drawn, is_ordered)
 
     def rule_at(self, corpus: int, step: int) -> MaskRule:
         """The rule that masks a corpus at a step."""
@@ -122,17 +111,6 @@ class TrainingData:
         if self.mask_rates is None:
             return rule
         return replace(rule, rate=mask_rate_at(self.mask_rates, step, self.phases[-1].until))
-
-    def _packed(self, steps: Sequence[tuple[list[_Next], StepData]]) -> Iterator[StepData]:
-        """Pack batches of the same window and rule together, and yield them step by step."""
-        groups: dict[tuple[int, int, MaskRule], list[Planned]] = {}
-        for mine, _ in steps:
-            for corpus, planned, rule in mine:
-                groups.setdefault((corpus, id(planned.instances), rule), []).append(planned)
-        packed = {key: self.streams[key[0]].pack(group, key[2]) for key, group in groups.items()}
-        for mine, step in steps:
-            batches = [next(packed[c, id(planned.instances), rule]) for c, planned, rule in mine]
-            yield step._replace(batches=batches)
 
 
 def mask_rate_at(rates: tuple[float, ...], step: int, steps: int) -> float:

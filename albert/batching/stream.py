@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from albert.batching.packing import Instances, pack_batches
+from albert.batching.packing import Instances, pack_batch
 from albert.model import IGNORED, Batch
 from data.errors import InputError
 from data.hashing import mix
@@ -179,11 +179,10 @@ class InstanceStream:
                 )
             epoch, first = epoch + 1, 0
 
-    def pack(self, planned: Sequence[Planned], rule: MaskRule) -> Iterator[Batch]:
-        """Pack and mask batches of one window and epoch."""
-        instances, _, epoch, _ = planned[0]
-        rows = [each.rows for each in planned]
-        return pack_batches(instances, rows, self.info.vocabulary, rule, seed=self.seed, epoch=epoch)
+    def pack(self, planned: Planned, rule: MaskRule) -> Batch:
+        """Pack and mask a batch."""
+        instances, rows, epoch, _ = planned
+        return pack_batch(instances, rows, self.info.vocabulary, rule, seed=self.seed, epoch=epoch)
 
     def held_out(self, max_tokens: int) -> Instances | None:
         """Draw up to `max_tokens` tokens of held-out documents by hash over all shards; None without any.
@@ -234,8 +233,9 @@ class InstanceStream:
         self, instances: Instances, batches: Sequence[np.ndarray], rule: MaskRule | None = None
     ) -> Iterator[Batch]:
         """Pack rows of held-out instances, with masks that depend on no run."""
-        rule = rule or self.info.rule
-        return pack_batches(instances, batches, self.info.vocabulary, rule, seed=0, epoch=STATIC_EPOCH)
+        vocabulary, rule = self.info.vocabulary, rule or self.info.rule
+        for rows in batches:
+            yield pack_batch(instances, rows, vocabulary, rule, seed=0, epoch=STATIC_EPOCH)
 
     def training_text(self) -> Iterator[tuple[Instances, np.ndarray]]:
         """Yield the instances of each row group, and the rows that are trained on; groups in random order."""

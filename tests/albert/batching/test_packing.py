@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from albert.batching import InstanceStream, pack_batches
+from albert.batching import InstanceStream, pack_batch
 from albert.model import IGNORED
 from data.instances import read_shard
 from tests.corpora import make_corpus
@@ -20,45 +20,38 @@ def stream(sample_shards):
     }
 
 
-def packed(stream, batches):
+def packed(stream, rows):
     instances = next(stream.plan()).instances
-    made = pack_batches(instances, batches, stream.info.vocabulary, stream.info.rule, seed=0, epoch=3)
-    return instances, list(made)
+    return instances, pack_batch(instances, rows, stream.info.vocabulary, stream.info.rule, seed=0, epoch=3)
 
 
 @pytest.mark.parametrize("masking", ["dynamic", "static"])
-def test_a_batch_is_its_rows_one_after_the_other(stream, masking, monkeypatch):
-    monkeypatch.setattr(
-        "albert.batching.packing._PACKED_TOKENS", 2000
-    )  # so that batches are made in several goes
-    rows = np.random.default_rng(0).permutation(40)
-    chosen = np.split(rows, [1, 8, 9, 30])
-    instances, batches = packed(stream[masking], chosen)
-    assert len(batches) == len(chosen)
-    for batch, rows_of_batch in zip(batches, chosen, strict=True):
-        plain = batch.input_ids.clone()
-        plain[batch.masked_index] = batch.masked_labels
-        assert batch.max_seqlen == instances.lengths[rows_of_batch].max()
-        for number, row in enumerate(rows_of_batch):
-            begin, end = batch.cu_seqlens[number : number + 2].tolist()
-            tokens = instances.input_ids[instances.offsets[row] : instances.offsets[row + 1]]
-            assert plain[begin:end].tolist() == tokens.tolist()
-            assert batch.position_ids[begin:end].tolist() == list(range(len(tokens)))
-            first_b = instances.segment_b_start[row] or len(tokens)
-            types = [0] * first_b + [1] * (len(tokens) - first_b)
-            assert batch.token_type_ids[begin:end].tolist() == types
-        orders = instances.sop_labels[rows_of_batch]
-        assert (batch.sop_labels is None) == (orders == IGNORED).all()
-        assert batch.sop_labels is None or batch.sop_labels.tolist() == orders.tolist()
+@pytest.mark.parametrize("rows", np.split(np.random.default_rng(0).permutation(40), [1, 8, 9, 30]), ids=len)
+def test_a_batch_is_its_rows_one_after_the_other(stream, masking, rows):
+    instances, batch = packed(stream[masking], rows)
+    plain = batch.input_ids.clone()
+    plain[batch.masked_index] = batch.masked_labels
+    assert batch.max_seqlen == instances.lengths[rows].max()
+    for number, row in enumerate(rows):
+        begin, end = batch.cu_seqlens[number : number + 2].tolist()
+        tokens = instances.input_ids[instances.offsets[row] : instances.offsets[row + 1]]
+        assert plain[begin:end].tolist() == tokens.tolist()
+        assert batch.position_ids[begin:end].tolist() == list(range(len(tokens)))
+        first_b = instances.segment_b_start[row] or len(tokens)
+        types = [0] * first_b + [1] * (len(tokens) - first_b)
+        assert batch.token_type_ids[begin:end].tolist() == types
+    orders = instances.sop_labels[rows]
+    assert (batch.sop_labels is None) == (orders == IGNORED).all()
+    assert batch.sop_labels is None or batch.sop_labels.tolist() == orders.tolist()
 
 
 @pytest.mark.parametrize("masking", ["dynamic", "static"])
 def test_masks_do_not_depend_on_what_is_packed_together(stream, masking):
-    _, together = packed(stream[masking], [np.arange(5), np.arange(5, 12)])
-    for number, rows in ((0, np.arange(5)), (1, np.arange(5, 12))):
-        _, (alone,) = packed(stream[masking], [rows])
-        assert torch.equal(alone.input_ids, together[number].input_ids)
-        assert torch.equal(alone.masked_index, together[number].masked_index)
+    _, together = packed(stream[masking], np.arange(12))
+    _, alone = packed(stream[masking], np.arange(5, 12))
+    begin = together.cu_seqlens[5]
+    assert torch.equal(alone.input_ids, together.input_ids[begin:])
+    assert torch.equal(alone.masked_index, (together.masked_index - begin)[together.masked_index >= begin])
 
 
 def test_each_epoch_reads_everything_in_an_order_of_its_own(tmp_path, samples, vocabulary_file, monkeypatch):

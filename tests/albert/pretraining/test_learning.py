@@ -39,7 +39,7 @@ def stream(shards, **options):
 
 def epoch_of(source, epoch=0):
     for planned in source.plan(Cursor(epoch)):
-        yield next(source.pack([planned], source.info.rule))
+        yield source.pack(planned, source.info.rule)
         if planned.after.window >= -(-len(source.row_groups) // 4):
             return
 

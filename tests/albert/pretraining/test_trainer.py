@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from albert.batching import StepData, TrainingData, pack_batches
+from albert.batching import StepData, TrainingData, pack_batch
 from albert.learning_rate import learning_rate_at
 from albert.model import PretrainingObjective
 from albert.optim import Lamb
@@ -62,7 +62,7 @@ def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings, second_head):
 
     def batches(chosen):
         info = stream.info
-        return list(pack_batches(instances, chosen, info.vocabulary, info.rule, seed=0, epoch=0))
+        return [pack_batch(instances, r, info.vocabulary, info.rule, seed=0, epoch=0) for r in chosen]
 
     after, about = whole.state.data, (100, True)
     take(whole, StepData(batches([np.concatenate(rows)]), [0], after, *about))
