@@ -1,15 +1,13 @@
 """The CPU benchmarks at a small size."""
 
 import json
-import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 
-from benchmarks import fine_tune_step, orchestration, train_step, whole_refreshes
-from benchmarks.orchestration import Runner, in_pairs, judge
+from benchmarks import fine_tune_step, train_step, whole_refreshes
+from benchmarks.orchestration import in_pairs, judge
 from benchmarks.support import results as results_file
 from benchmarks.support.alternating import Rates, alternate, keep_best
 from benchmarks.support.corpora import source_names
@@ -91,44 +89,6 @@ def test_what_a_refresh_makes_of_a_text_is_a_row(capsys, samples, tmp_path, monk
 def test_a_result_names_its_sources_without_their_place(tmp_path):
     assert source_names([f"{tmp_path}/raw/", "s3://bucket/laws.jsonl.gz"]) == ["raw", "laws.jsonl.gz"]
     assert source_names([]) == ["general.txt", "tea.jsonl"]
-
-
-def test_a_refresh_stops_with_its_server_between_its_turns_and_its_time_is_theirs(
-    tmp_path, samples, vocabulary_file, monkeypatch
-):
-    monkeypatch.setattr(orchestration, "TURN_SECONDS", 0.1)
-    server = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
-    runner = Runner("plain", tmp_path, [samples / "tea.jsonl", vocabulary_file, "1"], server.pid)
-    processes = [psutil.Process(runner.process.pid), psutil.Process(server.pid)]
-    try:
-        runner.begin()
-        began, has_ended, turns, stopped = time.perf_counter(), False, 0, 0.0
-        while not has_ended:
-            has_ended, turns = runner.take_turn(), turns + 1
-            processes += [child for child in processes[0].children(recursive=True) if child not in processes]
-            pause = time.perf_counter()
-            while not all(map(stands_still, processes)):
-                assert time.perf_counter() - pause < 60
-            stopped += time.perf_counter() - pause
-        whole = time.perf_counter() - began
-        row = runner.row()
-    finally:
-        runner.end()
-        server.kill()
-        server.wait()
-    assert turns > 2 and len(processes) > 2 and row["shards"] == 1
-    assert 0.1 * (turns - 1) <= row["seconds"] <= whole - stopped
-    assert not psutil.wait_procs(processes, 60)[1]
-
-
-def stands_still(process):
-    try:
-        # Whoever starts a program waits, uninterruptibly, for a child that was stopped before its exec.
-        waits = process.status() == psutil.STATUS_DISK_SLEEP
-        still = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
-        return process.status() in still or waits and any(map(stands_still, process.children()))
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_a_goal_is_decided_by_the_interval_of_the_pairs():
