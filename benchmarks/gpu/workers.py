@@ -6,13 +6,13 @@ takes its own process along, and the next one gets a new process.
 
 from __future__ import annotations
 
-import multiprocessing
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -60,24 +60,25 @@ def run_tasks(
             late = time.monotonic() > deadline
             yield number, Failure(LATE, is_late=True) if late else call(task)
         return
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[int, object]] = queue.SimpleQueue()
-    for number in range(len(tasks)):
-        waiting.put(number)
+    idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+    for _ in range(processes):
+        idle.put(Worker(choice))
 
-    def serve() -> None:
-        with Worker(choice) as worker:
-            while True:
-                try:
-                    number = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                done.put((number, worker.call(tasks[number], deadline)))
+    def run(number: int) -> tuple[int, object]:
+        worker = idle.get()
+        try:
+            return number, worker.call(tasks[number], deadline)
+        finally:
+            idle.put(worker)
 
-    for _ in range(min(processes, len(tasks))):
-        threading.Thread(target=serve, daemon=True).start()
-    for _ in tasks:
-        yield done.get()
+    threads = ThreadPoolExecutor(processes)
+    try:
+        for done in as_completed([threads.submit(run, number) for number in range(len(tasks))]):
+            yield done.result()
+    finally:
+        threads.shutdown(cancel_futures=True)
+        while not idle.empty():
+            idle.get().end()
 
 
 class Worker:
@@ -87,64 +88,36 @@ class Worker:
 
     def __init__(self, choice: str):
         self.choice = choice
-        self.process: multiprocessing.process.BaseProcess | None = None
+        self.pool: ProcessPoolExecutor | None = None
 
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._end()
-
-    def _begin(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, self.choice), daemon=True)
-        self.process.start()
-        theirs.close()  # so that its end is noticed here
-
-    def _end(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.join()
-            self.pipe.close()
-            self.process = None
+    def end(self) -> None:
+        if self.pool is not None:
+            for process in self.pool._processes.values():
+                process.kill()
+            self.pool.shutdown()
+            self.pool = None
 
     def call(self, task: Task, deadline: float) -> Any:
         """Run a task there, unless the deadline has passed; returns its result or its Failure."""
         if time.monotonic() > deadline:
             return Failure(LATE, is_late=True)
+        if self.pool is None:
+            spawn = get_context("spawn")
+            self.pool = ProcessPoolExecutor(1, spawn, initializer=kernels.use, initargs=(self.choice,))
         try:
-            if self.process is None:
-                self._begin()
-            self.pipe.send(task)
-            if not self.pipe.poll(deadline + self.GRACE_SECONDS - time.monotonic()):
-                self._end()
-                return Failure("not done in time", is_late=True)
-            result, is_sound = self.pipe.recv()
-        except (EOFError, OSError):
-            status = None
-            if self.process is not None:
-                self.process.join(1)
-                status = self.process.exitcode
-            self._end()
-            return Failure(f"its process ended with status {status}")
-        if not is_sound:
-            self._end()
-        return result
+            left = min(deadline + self.GRACE_SECONDS - time.monotonic(), threading.TIMEOUT_MAX)
+            return self.pool.submit(_call_there, task).result(left)
+        except TimeoutError:
+            failure = Failure("not done in time", is_late=True)
+        except RuntimeError as error:  # its process has ended, or the GPU has an error
+            failure = Failure(reason(error))
+        self.end()
+        return failure
 
 
-def _serve(pipe: Connection, choice: str) -> None:
-    kernels.use(choice)  # type: ignore[arg-type]
-    while True:
-        try:
-            task = pipe.recv()
-        except EOFError:  # the process that asks has ended
-            return
-        result = call(task)
-        try:
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-                torch.cuda.empty_cache()
-            pipe.send((result, True))
-        except RuntimeError as error:  # of the GPU
-            pipe.send((Failure(reason(error)), False))
+def _call_there(task: Task) -> object:
+    result = call(task)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    return result
