@@ -25,6 +25,8 @@ from kernels.dispatch import (
     KernelError,
     autocast,
     compute_dtype,
+    differentiable,
+    direct,
     handwritten,
     on_device,
     runs_kernels,
@@ -87,6 +89,18 @@ def _width(head_dim: int) -> int:
     return max(16, 1 << (head_dim - 1).bit_length())
 
 
+@torch.library.custom_op("jixu::attention_schedule", mutates_args=())
+def _schedule(cu_seqlens: Tensor, total: int, max_seqlen: int, head_dim: int) -> Tensor:
+    tile = attention_tiles(cu_seqlens.device, _width(head_dim), max_seqlen).tile
+    return schedule_tiles(cu_seqlens, total, tile)
+
+
+@_schedule.register_fake
+def _(cu_seqlens, total, max_seqlen, head_dim):
+    tile = attention_tiles(cu_seqlens.device, _width(head_dim), max_seqlen).tile
+    return cu_seqlens.new_empty(total // tile + cu_seqlens.shape[0] - 1, 2, dtype=torch.int32)
+
+
 def _tiles(qkv: Tensor, max_seqlen: int, dropout_p: float) -> AttentionTiles:
     return attention_tiles(qkv.device, _width(qkv.shape[3]), max_seqlen, dropout_p > 0)
 
@@ -110,6 +124,7 @@ def _blocks(tiles: AttentionTiles, launch: Launch) -> tuple[int, Constants]:
     return split, {"TILE": rows, "SPLIT": split, "BLOCK": launch.block, **launch.options}
 
 
+@torch.library.custom_op("jixu::attention", mutates_args=())
 def _forward(
     qkv: Tensor, cu_seqlens: Tensor, schedule: Tensor, seed: Tensor | None, max_seqlen: int, scale: float,
     dropout_p: float,
@@ -128,6 +143,13 @@ def _forward(
     return out, lse
 
 
+@_forward.register_fake
+def _(qkv, cu_seqlens, schedule, seed, max_seqlen, scale, dropout_p):
+    T, _three, N, D = qkv.shape
+    return qkv.new_empty(T, N, D), qkv.new_empty(N, T, dtype=torch.float32)
+
+
+@torch.library.custom_op("jixu::attention_backward", mutates_args=())
 def _backward(
     dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, cu_seqlens: Tensor, schedule: Tensor,
     seed: Tensor | None, max_seqlen: int, scale: float, dropout_p: float,
@@ -156,17 +178,22 @@ def _backward(
     return dqkv
 
 
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, qkv, cu_seqlens, schedule, seed, *settings):
-        out, lse = _forward(qkv, cu_seqlens, schedule, seed, *settings)
-        ctx.save_for_backward(qkv, out, lse, cu_seqlens, schedule, seed)
-        ctx.settings = settings
-        return out
+@_backward.register_fake
+def _(dout, qkv, *_):
+    return qkv.new_empty(qkv.shape)
 
-    @staticmethod
-    def backward(ctx, dout: Tensor):
-        return _backward(dout, *ctx.saved_tensors, *ctx.settings), *(None,) * 6
+
+def _save(ctx, inputs, output):
+    qkv, cu_seqlens, schedule, seed, *ctx.settings = inputs
+    ctx.save_for_backward(qkv, *output, cu_seqlens, schedule, seed)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _gradients(ctx, dout, _lse):
+    return direct(_backward, dout)(dout, *ctx.saved_tensors, *ctx.settings), *(None,) * 6
+
+
+_operator = differentiable(_forward, _save, _gradients)
 
 
 def _on_kernels(x: Tensor, head_dim: int) -> bool:
@@ -215,7 +242,7 @@ def attention(
         raise KernelError(f"scale={scale} is not above 0")
     seed = draw_seed(qkv, dropout_p) if seed is None else seed
     ours = _on_kernels(qkv, D)
-    if ours and _takes_flash(qkv, scale, dropout_p):
+    if ours and not torch.compiler.is_compiling() and _takes_flash(qkv, scale, dropout_p):
         ours = not _tiles(qkv, max_seqlen, dropout_p).flash
     if not ours:
         return _on_torch(qkv, cu_seqlens, max_seqlen, scale, dropout_p, seed, schedule)
@@ -223,7 +250,7 @@ def attention(
         schedule = attention_schedule(qkv, cu_seqlens, max_seqlen, D)
     qkv = autocast(qkv)
     qkv = qkv if qkv.stride(3) == 1 else qkv.contiguous()
-    return _Attention.apply(qkv, cu_seqlens.contiguous(), schedule, seed, max_seqlen, scale, dropout_p)
+    return _operator(qkv, cu_seqlens.contiguous(), schedule, seed, max_seqlen, scale, dropout_p)[0]
 
 
 def attention_schedule(x: Tensor, cu_seqlens: Tensor, max_seqlen: int, head_dim: int) -> Schedule:
@@ -232,9 +259,8 @@ def attention_schedule(x: Tensor, cu_seqlens: Tensor, max_seqlen: int, head_dim:
     For the kernels it lists tiles, on a CPU it holds groups of sequences; elsewhere it is None.
     """
     if not _on_kernels(x, head_dim):
-        return group_sequences(cu_seqlens, x) if handwritten(x) else None
-    tile = attention_tiles(cu_seqlens.device, _width(head_dim), max_seqlen).tile
-    return schedule_tiles(cu_seqlens, x.shape[0], tile)
+        return group_sequences(cu_seqlens, x) if x.device.type == "cpu" else None
+    return _schedule(cu_seqlens, x.shape[0], max_seqlen, head_dim)
 
 
 def padded_head_dim(head_dim: int, x: Tensor) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.dispatch import handwritten, on_device, tl, triton, use_triton
+from kernels.dispatch import differentiable, direct, handwritten, on_device, tl, triton, use_triton
 from kernels.gelu_cpu import gelu_on_cpu
 from kernels.linear import linear_and_residual
 
@@ -95,6 +95,7 @@ def _blocks(width: int) -> tuple[int, int]:
     return 2048 // columns, columns
 
 
+@torch.library.custom_op("jixu::bias_gelu", mutates_args=())
 def _forward(x: Tensor, bias: Tensor, activation: str) -> Tensor:
     R, width = x.shape
     y = torch.empty_like(x)
@@ -107,6 +108,12 @@ def _forward(x: Tensor, bias: Tensor, activation: str) -> Tensor:
     return y
 
 
+@_forward.register_fake
+def _(x, bias, activation):
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("jixu::bias_gelu_backward", mutates_args=())
 def _backward(dy: Tensor, x: Tensor, bias: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     R, width = x.shape
     rows, columns = _blocks(width)
@@ -121,24 +128,28 @@ def _backward(dy: Tensor, x: Tensor, bias: Tensor, activation: str) -> tuple[Ten
     return dx, dbias.sum(0).to(bias.dtype)
 
 
-class _BiasGelu(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, bias: Tensor, activation: str) -> Tensor:
-        ctx.save_for_backward(x, bias)
-        ctx.activation = activation
-        return _forward(x, bias, activation)
+@_backward.register_fake
+def _(dy, x, bias, activation):
+    return torch.empty_like(x), bias.new_empty(bias.shape)
 
-    @staticmethod
-    def backward(ctx, dy: Tensor):
-        x, bias = ctx.saved_tensors
-        return *_backward(dy, x, bias, ctx.activation), None
+
+def _save(ctx, inputs, output):
+    x, bias, ctx.activation = inputs
+    ctx.save_for_backward(x, bias)
+
+
+def _gradients(ctx, dy):
+    return *direct(_backward, dy)(dy, *ctx.saved_tensors, ctx.activation), None
+
+
+_operator = differentiable(_forward, _save, _gradients)
 
 
 def bias_gelu(x: Tensor, bias: Tensor, activation: str) -> Tensor:
     """Apply the activation to x + bias. x [R, F]; bias [F]. Returns [R, F] in x's dtype."""
     if not use_triton(x):
         return bias_gelu_reference(x, bias, activation)
-    return _BiasGelu.apply(x.contiguous(), bias.contiguous(), activation)
+    return _operator(x.contiguous(), bias.contiguous(), activation)
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> tuple[Tensor, Tensor]:

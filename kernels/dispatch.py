@@ -2,19 +2,20 @@
 
 `auto` (the default) takes Triton on NVIDIA GPUs from sm_80 on and torch elsewhere. `JIXU_KERNELS` sets the
 choice for a process, `use` changes it. Triton runs on a CPU only in its interpreter (`TRITON_INTERPRET=1`).
-torch.compile gets plain torch, which it fuses by itself.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
+from torch.library import CustomOpDef
 
 Choice = Literal["triton", "torch", "auto"]
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # the kernels take these
@@ -86,8 +87,6 @@ def runs_kernels(device: torch.device) -> bool:
 
 def use_triton(x: Tensor) -> bool:
     """Whether an operator on `x` runs its Triton kernel. Raises KernelError if it must and cannot."""
-    if torch.compiler.is_compiling():
-        return False
     if _choice != "triton":
         return _choice == "auto" and x.is_cuda and x.dtype in DTYPES and runs_kernels(x.device)
     if x.dtype not in DTYPES:
@@ -109,8 +108,43 @@ def use_tensor_cores(x: Tensor) -> bool:
 
 
 def handwritten(x: Tensor) -> bool:
-    """Whether an operator on `x` runs its handwritten passes for a CPU."""
+    """Whether an operator on `x` runs its handwritten passes for a CPU; torch.compile gets plain torch."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _is_traced(x: Tensor) -> bool:
+    """Whether torch.compile or a fake tensor looks on: only an operator is opaque to them."""
+    return torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter)
+
+
+def direct(operator: CustomOpDef, x: Tensor) -> Callable[..., Any]:
+    """The operator, or its function where nothing is traced, which costs the host less."""
+    return operator if _is_traced(x) else operator._init_fn
+
+
+def differentiable(
+    operator: CustomOpDef, save: Callable[..., None], gradients: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Give an operator its backward pass, as an autograd.Function where nothing is traced.
+
+    `save` and `gradients` are those of `torch.library.register_autograd`.
+    """
+    operator.register_autograd(gradients, setup_context=save)
+
+    class Direct(torch.autograd.Function):
+        backward = staticmethod(gradients)
+
+        @staticmethod
+        def forward(ctx, *inputs):  # with a `setup_context` torch would bind a signature at every call
+            output = operator._init_fn(*inputs)
+            ctx.set_materialize_grads(False)  # of outputs that have none: nothing reads the zeros
+            save(ctx, inputs, output)
+            return output
+
+    def call(x: Tensor, *others: object) -> Any:
+        return operator(x, *others) if _is_traced(x) else Direct.apply(x, *others)
+
+    return call
 
 
 _ANYWHERE = nullcontext()

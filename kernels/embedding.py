@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, layer_norm, linear
 
-from kernels.dispatch import compute_dtype, on_device, precision, triton, use_triton
+from kernels.dispatch import compute_dtype, differentiable, direct, on_device, precision, triton, use_triton
 from kernels.embedding_kernels import (
     embed_norm_bwd_kernel,
     embed_norm_fwd_kernel,
@@ -140,6 +140,7 @@ def scatter_rows(x: Tensor, ids: Tensor, rows: int) -> Tensor:
     return table
 
 
+@torch.library.custom_op("jixu::embed", mutates_args=())
 def _forward(
     input_ids: Tensor, type_ids: Tensor, position_ids: Tensor, word: Tensor, token_type: Tensor,
     position: Tensor, norm_weight: Tensor, norm_bias: Tensor, projection: Tensor | None,
@@ -154,6 +155,14 @@ def _forward(
     return _linear(x, projection, projection_bias), mean, rstd
 
 
+@_forward.register_fake
+def _(input_ids, type_ids, position_ids, word, _type, _position, weight, _bias, projection, *rest):
+    T, width = input_ids.shape[0], weight if projection is None else projection
+    mean, rstd = (word.new_empty(T, dtype=torch.float32) for _ in range(2))
+    return word.new_empty(T, width.shape[0], dtype=rest[-1]), mean, rstd
+
+
+@torch.library.custom_op("jixu::embed_backward", mutates_args=())
 def _backward(
     dy: Tensor, mean: Tensor, rstd: Tensor, input_ids: Tensor, type_ids: Tensor, position_ids: Tensor,
     word: Tensor, token_type: Tensor, position: Tensor, norm_weight: Tensor, norm_bias: Tensor,
@@ -180,19 +189,24 @@ def _backward(
     return [g.to(w.dtype) for g, w in zip(gradients, weights, strict=False) if w is not None]
 
 
-class _Embed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, *inputs):
-        *tensors, eps, bright, dtype = inputs
-        ctx.settings = eps, bright, dtype
-        y, mean, rstd = _forward(*inputs)
-        ctx.save_for_backward(mean, rstd, *tensors)
-        return y
+@_backward.register_fake
+def _(dy, mean, rstd, input_ids, type_ids, position_ids, *rest):
+    return [w.new_empty(w.shape) for w in rest[:-3] if w is not None]
 
-    @staticmethod
-    def backward(ctx, dy: Tensor):
-        gradients = _backward(dy, *ctx.saved_tensors, *ctx.settings)
-        return None, None, None, *gradients, *(None,) * (10 - len(gradients))
+
+def _save(ctx, inputs, output):
+    *tensors, eps, bright, dtype = inputs
+    ctx.settings = eps, bright, dtype
+    ctx.save_for_backward(*output[1:], *tensors)
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _gradients(ctx, dy, _mean, _rstd):
+    gradients = direct(_backward, dy)(dy, *ctx.saved_tensors, *ctx.settings)
+    return None, None, None, *gradients, *(None,) * (10 - len(gradients))
+
+
+_operator = differentiable(_forward, _save, _gradients)
 
 
 def embed(
@@ -207,4 +221,4 @@ def embed(
         return embed_reference(input_ids, token_type_ids, position_ids, tables, norm, projection, layout)
     tensors = (input_ids, token_type_ids, position_ids, *tables, norm.weight, norm.bias)
     dense = [x if x is None else x.contiguous() for x in (*tensors, *(projection or (None, None)))]
-    return _Embed.apply(*dense, norm.eps, layout == "bright", compute_dtype(tables.word))
+    return _operator(*dense, norm.eps, layout == "bright", compute_dtype(tables.word))[0]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import LayerNorm
 from torch.nn.functional import layer_norm
 
-from kernels.dispatch import Constants, on_device, tl, triton, use_triton
+from kernels.dispatch import Constants, differentiable, direct, on_device, tl, triton, use_triton
 from kernels.dropout import draw_seed, dropout, dropout_constants, keep, row_keys
 from kernels.linear import linear
 from kernels.tuning import MULTIPROCESSORS, row_tile
@@ -141,9 +141,10 @@ def _constants(H: int, dropout_p: float) -> Constants:
     return {"H": H, **dropout_constants(dropout_p), **blocks}
 
 
+@torch.library.custom_op("jixu::add_layer_norm", mutates_args=())
 def _forward(
     x: Tensor, x_bias: Tensor | None, residual: Tensor, weight: Tensor, bias: Tensor, eps: float,
-    dropout_p: float, seed: Tensor | None, rows: Tensor | None,
+    dropout_p: float = 0.0, seed: Tensor | None = None, rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     R, H = x.shape
     y = torch.empty_like(x)
@@ -157,9 +158,16 @@ def _forward(
     return y, mean, rstd
 
 
+@_forward.register_fake
+def _(x, x_bias, residual, weight, bias, eps, dropout_p=0.0, seed=None, rows=None):
+    R = x.shape[0]
+    return torch.empty_like(x), x.new_empty(R, dtype=torch.float32), x.new_empty(R, dtype=torch.float32)
+
+
+@torch.library.custom_op("jixu::add_layer_norm_backward", mutates_args=())
 def _backward(
     dy: Tensor, x: Tensor, x_bias: Tensor | None, residual: Tensor, weight: Tensor, mean: Tensor,
-    rstd: Tensor, seed: Tensor | None, rows: Tensor | None, *, dropout_p: float,
+    rstd: Tensor, seed: Tensor | None, rows: Tensor | None, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of residual, x (empty without dropout: as residual's) and the others [2 or 3, H].
 
@@ -179,21 +187,33 @@ def _backward(
     return ds, dx, sums.sum(1)
 
 
-class _AddLayerNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, x_bias, residual, weight, bias, eps, dropout_p, seed, rows):
-        y, mean, rstd = _forward(x, x_bias, residual, weight, bias, eps, dropout_p, seed, rows)
-        ctx.save_for_backward(x, x_bias, residual, weight, mean, rstd, seed, rows)
-        ctx.dropout_p, ctx.bias_dtype = dropout_p, bias.dtype
-        return y
+@_backward.register_fake
+def _(dy, x, x_bias, residual, weight, mean, rstd, seed, rows, dropout_p):
+    dx = x.new_empty(x.shape if dropout_p else (0, x.shape[1]))
+    return (
+        torch.empty_like(residual),
+        dx,
+        x.new_empty(2 if x_bias is None else 3, x.shape[1], dtype=torch.float32),
+    )
 
-    @staticmethod
-    def backward(ctx, dy: Tensor):
-        x, x_bias, residual, weight, mean, rstd, *drawn = ctx.saved_tensors
-        ds, dx, sums = _backward(dy, x, x_bias, residual, weight, mean, rstd, *drawn, dropout_p=ctx.dropout_p)
-        dx = dx if ctx.dropout_p else ds.to(x.dtype)
-        dx_bias = None if x_bias is None else sums[2].to(x_bias.dtype)
-        return dx, dx_bias, ds, sums[0].to(weight.dtype), sums[1].to(ctx.bias_dtype), *(None,) * 4
+
+def _save(ctx, inputs, output):
+    x, x_bias, residual, weight, bias, _eps, ctx.dropout_p, *drawn = inputs
+    ctx.save_for_backward(x, x_bias, residual, weight, *output[1:], *drawn)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.bias_dtype = bias.dtype
+
+
+def _gradients(ctx, dy, _mean, _rstd):
+    tensors = ctx.saved_tensors
+    x, x_bias, _residual, weight, *_ = tensors
+    ds, dx, sums = direct(_backward, dy)(dy, *tensors, ctx.dropout_p)
+    dx = dx if ctx.dropout_p else ds.to(x.dtype)
+    dx_bias = None if x_bias is None else sums[2].to(x_bias.dtype)
+    return dx, dx_bias, ds, sums[0].to(weight.dtype), sums[1].to(ctx.bias_dtype), *(None,) * 4
+
+
+_operator = differentiable(_forward, _save, _gradients)
 
 
 def add_layer_norm(
@@ -211,7 +231,7 @@ def add_layer_norm(
         return add_layer_norm_reference(x, residual, weight, bias, eps, dropout_p, seed, rows)
     drawn = (seed, rows) if dropout_p else (None, None)
     tensors = (y if y is None else y.contiguous() for y in (x, x_bias, residual, weight, bias))
-    return _AddLayerNorm.apply(*tensors, eps, dropout_p, *drawn)
+    return _operator(*tensors, eps, dropout_p, *drawn)[0]
 
 
 def linear_add_layer_norm(

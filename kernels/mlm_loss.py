@@ -16,6 +16,8 @@ from torch.nn.functional import cross_entropy, linear
 from kernels.dispatch import (
     Constants,
     autocast,
+    differentiable,
+    direct,
     handwritten,
     on_device,
     triton,
@@ -101,6 +103,7 @@ def _parts(rows: int, V: int, block: int) -> tuple[int, int]:
     return parts, triton.cdiv(blocks, parts) * block
 
 
+@torch.library.custom_op("jixu::mlm_loss", mutates_args=())
 def _forward(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     (n, E), V = states.shape, weight.shape[0]
     weight = weight.to(states.dtype)
@@ -126,6 +129,14 @@ def _forward(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tu
     return loss, predicted, lse
 
 
+@_forward.register_fake
+def _(states, weight, bias, labels):
+    n = states.shape[0]
+    loss, lse = (states.new_empty(n, dtype=torch.float32) for _ in range(2))
+    return loss, states.new_empty(n, dtype=torch.int64), lse
+
+
+@torch.library.custom_op("jixu::mlm_loss_backward", mutates_args=())
 def _backward(
     dloss: Tensor, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, lse: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -154,18 +165,21 @@ def _backward(
     return partial.sum(0).to(states.dtype), dweight.to(weight.dtype), dbias.to(bias.dtype)
 
 
-class _MlmLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        loss, predicted, lse = _forward(states, weight, bias, labels)
-        ctx.save_for_backward(states, weight, bias, labels, lse)
-        ctx.mark_non_differentiable(predicted)
-        ctx.set_materialize_grads(False)
-        return loss, predicted
+@_backward.register_fake
+def _(dloss, states, weight, bias, labels, lse):
+    return states.new_empty(states.shape), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
 
-    @staticmethod
-    def backward(ctx, dloss: Tensor, _predicted):
-        return *_backward(dloss, *ctx.saved_tensors), None
+
+def _save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs, output[2])
+    ctx.mark_non_differentiable(output[1], output[2])
+
+
+def _gradients(ctx, dloss, _predicted, _lse):
+    return *direct(_backward, dloss)(dloss, *ctx.saved_tensors), None
+
+
+_operator = differentiable(_forward, _save, _gradients)
 
 
 def mlm_loss(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,4 +197,4 @@ def mlm_loss(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tu
             return mlm_loss_on_cpu(autocast(states), weight, bias, labels, IGNORED)
         return mlm_loss_reference(states, weight, bias, labels)
     states = autocast(states).contiguous()
-    return _MlmLoss.apply(states, weight.contiguous(), bias.contiguous(), labels.contiguous())
+    return _operator(states, weight.contiguous(), bias.contiguous(), labels.contiguous())[:2]

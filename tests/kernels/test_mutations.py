@@ -100,14 +100,14 @@ def changed_lines(file: str, old: str, new: str) -> list[int]:
 
 
 def load(folder: Path, name: str, file: str, old: str, new: str) -> ModuleType:
-    """Import the package with one change, under another name."""
+    """Import the package with one change, under another name that its operators get too."""
     shutil.copytree(SOURCE, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path in (folder / name).glob("*.py"):
         text = path.read_text(encoding="utf-8")
         if path.stem == file and old:
             assert old in text, f"{file}.py has no {old!r}"
             text = text.replace(old, new)
-        text = text.replace("from kernels.", f"from {name}.")
+        text = text.replace("from kernels.", f"from {name}.").replace('"jixu::', f'"{name}::')
         path.write_text(text, encoding="utf-8")
     package = importlib.import_module(name)
     package.use("triton")

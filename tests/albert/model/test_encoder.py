@@ -252,6 +252,16 @@ def test_layer_changes_are_distances_and_angles_of_its_states():
         assert change.cosine == pytest.approx(sum(cosines) / len(cosines), rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch.compile reads it
+def test_a_compiled_model_learns_the_same_on_a_cpu():
+    model = random_model(replace(SMALL, hidden_act="gelu_new")).train()
+    batch = masked_batch()
+    plain = gradients(model, batch)
+    compiled = gradients(torch.compile(model, backend="aot_eager"), batch)
+    for name, gradient in plain.items():
+        torch.testing.assert_close(compiled[f"_orig_mod.{name}"], gradient)
+
+
 def test_a_model_of_one_token_type_reads_pairs_as_of_that_type():
     model, ids = random_model(replace(SMALL, type_vocab_size=1)).eval(), [[5, 6, 7, 8]]
     with torch.no_grad():
