@@ -45,8 +45,6 @@ def convert(
     dtype: Literal["fp32", "bf16"] = "fp32",
     tokenizer: str | None = None,
     terms: Path | None = None,
-    share: Literal["all", "attention", "ffn", "none"] | None = None,
-    num_hidden_layers: int | None = None,
 ) -> None:
     """Write a checkpoint that transformers opens.
 
@@ -57,8 +55,6 @@ def convert(
         dtype: Number format of the weights; bf16 halves the file and rounds.
         tokenizer: vocab.txt, spiece.model or folder; by default the checkpoint's own.
         terms: File of domain terms, one per line, that become tokens.
-        share: Parameters that layers share; by default as in the checkpoint.
-        num_hidden_layers: Number of layers, tiled from the checkpoint's.
     """
     from albert.checkpoints import convert
 
@@ -69,8 +65,6 @@ def convert(
         dtype=dtype,
         tokenizer=tokenizer,
         terms=terms,
-        share=share,
-        num_hidden_layers=num_hidden_layers,
     )
     print("\n".join([*notices, f"wrote {target}"]))
 

@@ -10,7 +10,7 @@ import torch
 
 from albert.checkpoints.loading import check_vocabulary, read_checkpoint
 from albert.checkpoints.saving import check_new, check_transformers, save_new
-from albert.model import PretrainingModel, Share, grow, grown_config
+from albert.model import PretrainingModel
 from data.errors import InputError
 from data.tokenization import (
     AddedTerm,
@@ -31,26 +31,22 @@ def convert(
     dtype: Literal["fp32", "bf16"] = "fp32",
     tokenizer: str | None = None,
     terms: Path | None = None,
-    share: Share | None = None,
-    num_hidden_layers: int | None = None,
 ) -> list[str]:
     """Write `source` to the new folder `target` in transformers' format; return notices for the user.
 
     `dtype` is that of the weights on disk. With `for_transformers` off, a model that transformers cannot
     express is written in jixu's own format. The vocabulary is the source's unless `tokenizer` names another;
-    `terms` become tokens in its free slots, and `share` and `num_hidden_layers` grow the model. Raises
-    InputError or ConfigError before anything is written.
+    `terms` become tokens in its free slots. Raises InputError or ConfigError before anything is written.
     """
     check_new(target)
     checkpoint = read_checkpoint(source)
     checkpoint.check()
-    config = grown_config(checkpoint.config, share=share, num_hidden_layers=num_hidden_layers)
     if for_transformers:
-        check_transformers(config)
+        check_transformers(checkpoint.config)
     vocabulary = load_tokenizer(find_tokenizer(tokenizer) if tokenizer else checkpoint.source.vocabulary)
     check_vocabulary(vocabulary, checkpoint)
     new_terms = read_terms(terms) if terms else []
-    model = grow(checkpoint.build(), share=share, num_hidden_layers=num_hidden_layers)
+    model = checkpoint.build()
     notices = checkpoint.report.notices()
     if new_terms:
         vocabulary, added = _add_terms(model, vocabulary, new_terms)

@@ -10,7 +10,6 @@ from .corpus_start import start_from_corpus as start_from_corpus
 from .corpus_start import word_width as word_width
 from .encoder import Encoder as Encoder
 from .growth import grow as grow
-from .growth import grown_config as grown_config
 from .heads import MeanPooler as MeanPooler
 from .heads import PretrainingModel as PretrainingModel
 from .heads import PretrainingOutput as PretrainingOutput

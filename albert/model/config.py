@@ -57,8 +57,6 @@ Share = Literal["all", "attention", "ffn", "none"]
 Norm = Literal["post", "pre"]
 Layout = Literal["google", "bright", "bert"]
 FileFormat = Literal["albert", "bert", "jixu"]
-MAX_PARAMETERS = 20_000_000_000  # more than one machine can train: a larger config is a mistake
-MAX_LAYERS = 1000
 
 # with the least value, and the bound that every value is below
 Size = Annotated[int, 1, math.inf]
@@ -107,12 +105,6 @@ class AlbertConfig:
             raise ConfigError(
                 f"layout 'bert' has no projection: embedding_size={self.embedding_size} must be {H}"
             )
-        if (parameters := measure_sizes(self).total) > MAX_PARAMETERS:
-            raise ConfigError(
-                f"a model of about {parameters:.1e} parameters (vocab_size={self.vocab_size}, "
-                f"embedding_size={self.embedding_size}, hidden_size={H}, "
-                f"intermediate_size={self.intermediate_size}): no machine holds it; check the config"
-            )
         self._check_groups()
 
     def _check_values(self) -> None:
@@ -128,8 +120,6 @@ class AlbertConfig:
 
     def _check_groups(self) -> None:
         layers, groups = self.num_hidden_layers, self.num_hidden_groups
-        if self.depth > MAX_LAYERS:
-            raise ConfigError(f"{self.depth} layers: no model has more than {MAX_LAYERS}; check the config")
         if self.share == "none" and groups > 1:
             raise ConfigError(f"num_hidden_groups={groups}: with share='none' there is nothing to group")
         if groups > layers:

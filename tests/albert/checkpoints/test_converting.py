@@ -190,15 +190,6 @@ def test_our_own_format_holds_what_transformers_cannot_and_an_untied_decoder(tmp
     assert found.keys() == wanted.keys() and all(torch.equal(found[n], wanted[n]) for n in wanted)
 
 
-def test_conversion_can_unshare_and_add_layers(tmp_path, tokenizer):
-    source = save_small_model(tmp_path / "a", tokenizer, num_hidden_layers=2)
-    growth = ("--share", "none", "--num-hidden-layers", "4")
-    assert run("convert", source, tmp_path / "b", *growth).returncode == 0
-    model = opens_in_transformers(tmp_path / "b", tokenizer)
-    assert model.config.share == "none" and model.config.depth == 4
-    assert transformers.AutoConfig.from_pretrained(tmp_path / "b").num_hidden_groups == 4
-
-
 def test_refusals_write_nothing(tmp_path, tokenizer):
     source = save_small_model(tmp_path / "a", tokenizer)
     (tmp_path / "there").mkdir()
