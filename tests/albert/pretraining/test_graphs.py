@@ -10,35 +10,26 @@ import torch
 
 from albert.batching import Shape, TrainingData, flatten
 from albert.model import Batch, pack
-from albert.pretraining import Corpus, PretrainSettings, check_start
+from albert.pretraining import Corpus, check_start
 from albert.pretraining.graphs import WARM_UP, StepGraphs
 from albert.pretraining.start import phases
 from albert.pretraining.trainer import PreparedStep, Trainer
 from albert.runtime import Process
-from tests.conftest import few_texts, save_small_model
-from tests.corpora import make_corpus
+from tests.albert.pretraining.conftest import with_options
+from tests.conftest import save_small_model
 
 STEPS = 2 * WARM_UP + 4
 
 
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory, vocabulary_file, tokenizer):
-    root = tmp_path_factory.mktemp("workspace")
-    shards = make_corpus(root, "tea", few_texts(root)[1], vocabulary_file, max_seq_length=64)
-    init = save_small_model(root / "small", tokenizer, max_position_embeddings=64)
-    return PretrainSettings(
-        run_folder=root / "run", shards=shards, init=str(init), steps=STEPS, batch_tokens=512,
-        held_out_share=0.1, running={"precision": "fp32", "accumulate": 2},
-    )  # fmt: skip
+@pytest.fixture
+def settings(settings, corpora):
+    running = {"precision": "fp32", "accumulate": 2}
+    return with_options(settings, shards=corpora["tea"], steps=STEPS, running=running)
 
 
-@pytest.fixture(scope="module")
-def unordered(tmp_path_factory, vocabulary_file):
-    root = tmp_path_factory.mktemp("unordered")
-    shards = make_corpus(
-        root, "tea", few_texts(root)[1], vocabulary_file, max_seq_length=64, instances={"sop": "off"}
-    )
-    return Corpus(name="other", shards=shards, share=0.5, held_out_share=0.1)
+@pytest.fixture
+def unordered(corpora):
+    return Corpus(name="other", shards=corpora["general"], share=0.5, held_out_share=0.1)
 
 
 def prepare(settings, *, graphs: bool) -> tuple[Trainer, list[PreparedStep]]:

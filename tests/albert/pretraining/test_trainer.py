@@ -15,7 +15,7 @@ from albert.batching import StepData, TrainingData, pack_batch
 from albert.learning_rate import learning_rate_at
 from albert.model import PretrainingObjective
 from albert.optim import Lamb
-from albert.pretraining import Corpus, PretrainSettings, check_start, list_checkpoints, pretrain
+from albert.pretraining import Corpus, check_start, list_checkpoints, pretrain
 from albert.pretraining.progress import StepRecord
 from albert.pretraining.sentinel import Trend
 from albert.pretraining.start import phases
@@ -23,22 +23,12 @@ from albert.pretraining.state import Best
 from albert.pretraining.trainer import REVIEW_INTERVAL, Trainer
 from albert.runtime import Process
 from tests.albert.pretraining.conftest import with_options
-from tests.conftest import save_small_model
 
 
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory, corpora, tokenizer):
-    root = tmp_path_factory.mktemp("workspace")
-    return PretrainSettings(
-        run_folder=root / "run",
-        shards=corpora["tea"],
-        init=str(save_small_model(root / "small", tokenizer, max_position_embeddings=64)),
-        steps=3,
-        batch_tokens=512,
-        running={"precision": "fp32", "log_every": 1},
-        held_out_share=0.1,
-        evaluation={"held_out_tokens": 1000},
-    )
+@pytest.fixture
+def settings(settings, corpora):
+    running = {"precision": "fp32", "log_every": 1}
+    return with_options(settings, shards=corpora["tea"], steps=3, running=running)
 
 
 def trainer_of(settings, process=None):
