@@ -99,7 +99,7 @@ def test_measure_runs_every_case_small_on_a_cpu(tmp_path, vocabulary_file):
     found = lines_of(out, "measure")
     assert {r["case"] for r in found["result"]} == {c.name for c in gpu.all_cases(Scale.here())}
     assert all("jixu" in r["timings"] for r in found["result"])
-    assert found["trainer"][0]["tokens_per_second"] > 0 and found["graphs"] and found["memory"]
+    assert found["trainer"][0]["tokens_per_second"] > 0 and found["profile"] and found["memory"]
     assert found["claims"][-1]["held"] == len(other_claims(Scale.here())) and found["races"]
 
 

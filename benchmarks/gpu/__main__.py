@@ -4,9 +4,9 @@
     python -m benchmarks.gpu measure --out DIR [--shards FILE ...] [--tiles FILE] [--minutes 8.5]
 
 check-and-tune: the core claims about the kernels, a sweep of tile sizes, whose table it writes into DIR, and
-the cases of the goals with built-in and tuned tiles. measure: the trainer on shards, memory, the cases of
-the goals, the trainer's CUDA graphs beside single launches, the other steps and kernels beside their rivals,
-the other claims, and races where compute-sanitizer is installed.
+the cases of the goals with built-in and tuned tiles. measure: the trainer on shards, memory, a profile, the
+cases of the goals, the trainer's CUDA graphs beside single launches, the other steps and kernels beside their
+rivals, the other claims, and races where compute-sanitizer is installed.
 
 Needs torch, triton and this repository; the trainer also shards and a few packages. Both may lie in
 build/carried, which `make carried` begins: take it along to a machine without a network. Rivals that are
@@ -30,7 +30,7 @@ import kernels
 from benchmarks.gpu.correctness import core_claims, other_claims, races
 from benchmarks.gpu.goals import goals_table, judge, of_goals
 from benchmarks.gpu.graphs import CASES, check_graphs
-from benchmarks.gpu.model import memory
+from benchmarks.gpu.model import memory, profile
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.session import Session, all_cases
@@ -65,6 +65,8 @@ def measure_all(session: Session) -> None:
         session.run("trainer", train, tuple(options.shards), name, tokens)
     for name in models if scale.is_small else ("large", "bert-large"):
         session.run("memory", memory, name)
+    for name in models:
+        session.run("profile", profile, name)
     goals = of_goals(all_cases(scale))
     session.measure(goals)
     for case in () if lacking else CASES:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,7 +30,9 @@ class Outcome:
     start: list[torch.Tensor]
     notices: list[str]
     captured: int  # graphs of batches and of the update
+    launched: int  # batches that ran kernel by kernel
     peak_bytes: int
+    seconds: float
 
 
 def check_graphs(scale: Scale, shards: tuple[Path, ...], case: str) -> dict[str, object]:
@@ -56,6 +60,7 @@ def _beside(scale: Scale, graphed: Outcome, plain: Outcome, *, with_graphs: bool
         "weights_differ_by": _distance(graphed.weights, plain.weights) / went,
         "last_loss": graphed.losses[-1],
         "graphs": graphed.captured,
+        "launched_singly": graphed.launched,
         "notices": graphed.notices,
         "peak_gib": [round(one.peak_bytes / 2**30, 3) for one in (graphed, plain)],
     }
@@ -120,6 +125,18 @@ def _overflow(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str,
     return _beside(scale, graphed, plain)
 
 
+def _long(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, object]:
+    """Count what a longer run of small batches launches kernel by kernel, and the memory of its graphs."""
+    found = _train(scale, shards, folder / "long", "tiny", steps=_steps(scale, 500))
+    return {
+        "graphs": found.captured,
+        "launched_singly": found.launched,
+        "notices": found.notices,
+        "peak_gib": round(found.peak_bytes / 2**30, 3),
+        "milliseconds_a_step": 1e3 * found.seconds / len(found.losses),
+    }
+
+
 CASES: dict[str, Callable[..., dict[str, object]]] = {
     "bf16": _same("tiny"),
     "dropout": _same("bert-tiny"),
@@ -128,42 +145,68 @@ CASES: dict[str, Callable[..., dict[str, object]]] = {
     "resumed": _resumed,
     "refused": _refused,
     "fp16 overflow": _overflow,
+    "long": _long,
 }
 
 
-def _steps(scale: Scale) -> int:
-    return 6 if scale.is_small else STEPS
+def _steps(scale: Scale, steps: int = STEPS) -> int:
+    return 6 if scale.is_small else steps
 
 
 def _train(
     scale: Scale, shards: tuple[Path, ...], folder: Path, init: str, *, steps: int = 0, **running: object
 ) -> Outcome:
     """Train from random weights, or from the folder's checkpoint, which it leaves at the end."""
-    tokens = 256 if scale.is_small else 4096
-    with a_trainer(shards, folder, init, tokens, 1e-3, steps=_steps(scale), **running) as (trainer, data):
+    tokens, all_steps = 256 if scale.is_small else 4096, _steps(scale, max(STEPS, steps))
+    with a_trainer(shards, folder, init, tokens, 1e-3, steps=all_steps, **running) as (trainer, data):
         trainer.resume()
         before = [p.detach().clone() for p in trainer.objective.parameters()]
         if not scale.is_small:
             torch.cuda.reset_peak_memory_stats()
         records = []
-        last = steps or _steps(scale)
-        for step in islice(data.steps(trainer.state.data), last - trainer.state.step):
-            trainer.step(trainer.prepare(step))
-            if trainer.is_review_due or trainer.state.step == last:
-                done, wrong = trainer.review()
-                assert wrong is None, wrong
-                records += done
+        with _counted(trainer) as launched:
+            began = time.perf_counter()
+            last = steps or _steps(scale)
+            for step in islice(data.steps(trainer.state.data), last - trainer.state.step):
+                trainer.step(trainer.prepare(step))
+                if trainer.is_review_due:
+                    done, wrong = trainer.review()
+                    assert wrong is None, wrong
+                    records += done
+            done, wrong = trainer.review()
+            assert wrong is None, wrong
+            seconds = time.perf_counter() - began
         folder.mkdir(exist_ok=True)
         trainer.checkpoint()
         updates = 0 if trainer.graphs is None else len(trainer.graphs._updates)
         return Outcome(
-            losses=[f.mlm_loss / f.mlm_count for one in records for f in one.corpora.values()],
+            losses=[f.mlm_loss / f.mlm_count for one in [*records, *done] for f in one.corpora.values()],
             weights=[p.detach().clone() for p in trainer.objective.parameters()],
             start=before,
             notices=list(trainer.notices),
             captured=captured(trainer) + updates,
+            launched=launched[0],
             peak_bytes=0 if scale.is_small else torch.cuda.max_memory_allocated(),
+            seconds=seconds,
         )
+
+
+@contextmanager
+def _counted(trainer):
+    """Count the batches that no graph ran."""
+    launched = [0]
+    if trainer.graphs is None:
+        yield launched
+        return
+    run = trainer.graphs.run
+
+    def counted(*arguments: object) -> bool:
+        was_run = run(*arguments)
+        launched[0] += not was_run
+        return was_run
+
+    with patch.object(trainer.graphs, "run", counted):
+        yield launched
 
 
 def _distance(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:

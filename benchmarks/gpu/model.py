@@ -117,6 +117,26 @@ def _transformers(scale: Scale, config: AlbertConfig, batch: Batch, compile_it: 
     return partial(training_step(model, forward, half=not scale.is_small), **inputs)
 
 
+def profile(scale: Scale, name: str) -> dict[str, object]:
+    """The kernels of a step and the host's calls, the longest first: how many and their milliseconds."""
+    batch = _batch(scale, lengths_of("mixed", 128, min(TOKENS[name], scale.tokens)))
+    step = _step(scale, _model(scale, config_of(name, scale)), batch)
+    step()
+    kind = torch.profiler.ProfilerActivity
+    activities = [kind.CPU] if scale.is_small else [kind.CPU, kind.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        step()
+        if not scale.is_small:
+            torch.cuda.synchronize()
+
+    def longest(attribute: str) -> dict[str, tuple[int, float]]:
+        events = sorted(profiler.key_averages(), key=lambda e: -getattr(e, attribute))[:40]
+        return {e.key[:120]: (e.count, round(getattr(e, attribute) / 1e3, 4)) for e in events}
+
+    record = {"model": name, "tokens": batch.tokens, "host": longest("self_cpu_time_total")}
+    return record if scale.is_small else record | {"kernels": longest("self_device_time_total")}
+
+
 def memory(scale: Scale, name: str) -> dict[str, object]:
     """What a model takes: parameters, bytes of the optimiser and of an all-reduce, peak and activations."""
     config = config_of(name, scale)
