@@ -28,6 +28,8 @@ class Instances:
     segment_b_start: np.ndarray  # [R]
     word_starts: np.ndarray  # [T] bool
     sop_labels: np.ndarray  # [R] int64, IGNORED where the corpus gives no order
+    # stored masks: offsets [R+1], positions, ids, labels
+    static: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
 
     def __len__(self) -> int:
         return len(self.instance_ids)
@@ -38,23 +40,35 @@ class Instances:
 
     def take(self, rows: np.ndarray) -> Instances:
         """The instances of `rows`, in that order."""
-        lengths = self.lengths[rows]
+        lengths, static = self.lengths[rows], self.static
         at = take_ranges(self.offsets[rows], lengths)
+        if static is not None:
+            counts = np.diff(static[0])[rows]
+            of_masks = take_ranges(static[0][rows], counts)
+            static = (_offsets(counts), *(values[of_masks] for values in static[1:]))
         return Instances(
             self.instance_ids[rows],
             self.doc_keys[rows],
             self.sides[rows],
             self.input_ids[at],
-            np.concatenate([[0], np.cumsum(lengths)]),
+            _offsets(lengths),
             self.segment_b_start[rows],
             self.word_starts[at],
             self.sop_labels[rows],
+            static,
         )
 
     def masks(self, vocabulary: MaskVocabulary, rule: MaskRule, *, seed: int, epoch: int) -> Masks:
-        """Masks of all rows, drawn for this seed and epoch."""
-        packed = self.input_ids, self.word_starts, self.offsets, self.instance_ids
-        return draw_masks(*packed, vocabulary, rule, seed=seed, epoch=epoch)
+        """The stored masks of all rows if there are any, else new ones."""
+        if self.static is None:
+            packed = self.input_ids, self.word_starts, self.offsets, self.instance_ids
+            return draw_masks(*packed, vocabulary, rule, seed=seed, epoch=epoch)
+        offsets, positions, ids, labels = self.static
+        return Masks(positions + np.repeat(self.offsets[:-1], np.diff(offsets)), labels, ids)
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)])
 
 
 def pack_batch(
@@ -66,7 +80,7 @@ def pack_batch(
     seed: int,
     epoch: int,
 ) -> Batch:
-    """A packed, masked batch of some rows."""
+    """A packed, masked batch of some rows, with the stored masks if there are any."""
     packed = instances.take(rows)
     masks = packed.masks(vocabulary, rule, seed=seed, epoch=epoch)
     input_ids = packed.input_ids.astype(np.int64)

@@ -8,8 +8,9 @@ batches shuffled. Memory holds one window, whatever the corpus. A `Cursor` is th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ from data.instances import (
 WINDOW_ROW_GROUPS = 4
 _DRAWING = np.uint64(0x64726177)  # makes the order of held-out instances independent of other hashes
 _COLUMNS = ["instance_id", "doc_id", "side", "input_ids", "segment_b_start", "word_starts", "sop_label"]
+_STATIC_COLUMNS = ["masked_positions", "masked_input_ids", "masked_labels"]
 
 
 class Cursor(NamedTuple):
@@ -57,6 +59,10 @@ def _to_instances(table: pa.Table) -> Instances:
     word_starts = np.frombuffer(flags, np.uint8, len(input_ids)) == ord("1")
     digits = table["doc_id"].combine_chunks().buffers()[2]
     sop = table["sop_label"].cast(pa.int64()).fill_null(IGNORED).to_numpy()
+    static = None
+    if _STATIC_COLUMNS[0] in table.column_names:
+        (positions, at), (ids, _), (labels, _) = (_list_values(table[name]) for name in _STATIC_COLUMNS)
+        static = (at, positions, ids, labels)
     return Instances(
         table["instance_id"].to_numpy(),
         document_keys(memoryview(digits)[: 16 * len(table)]),
@@ -66,6 +72,7 @@ def _to_instances(table: pa.Table) -> Instances:
         table["segment_b_start"].to_numpy(),
         word_starts,
         sop,
+        static,
     )
 
 
@@ -126,6 +133,7 @@ class InstanceStream:
         seed: int = 0,
         held_out_share: float = 0.0,
         never_trained_share: float = 0.0,
+        masking: Literal["dynamic", "static"] = "dynamic",
     ):
         """Read the shards' footers. Raises InputError if a file is missing or not a shard.
 
@@ -134,11 +142,13 @@ class InstanceStream:
         self.info: ShardInfo = read_info(shards[0])
         self.batch_tokens, self.seed, self.held_out_share = batch_tokens, seed, held_out_share
         self.never_trained_share = max(held_out_share, never_trained_share)
+        self.masking = masking
         self._drawn: tuple[int, Instances | None] = (0, None)  # the largest draw of held-out instances
+        self.columns = _COLUMNS + (_STATIC_COLUMNS if masking == "static" else [])
         self.row_groups = [(path, group) for path in shards for group in range(count_row_groups(path))]
 
     def _load(self, row_groups: Sequence[tuple[Path, int]]) -> Instances:
-        tables = [read_shard(path, group, _COLUMNS) for path, group in row_groups]
+        tables = [read_shard(path, group, self.columns) for path, group in row_groups]
         return _to_instances(pa.concat_tables(tables))
 
     def plan(self, cursor: Cursor = START) -> Iterator[Planned]:
@@ -196,7 +206,7 @@ class InstanceStream:
             )
             if not len(rows):
                 continue
-            more = read_shard(path, group, _COLUMNS).take(rows)
+            more = read_shard(path, group, self.columns).take(rows)
             drawn = more if drawn is None else pa.concat_tables([drawn, more])
             hashes = mix(drawn["instance_id"].to_numpy() ^ _DRAWING)
             order = np.argsort(hashes, kind="stable")
@@ -215,7 +225,8 @@ class InstanceStream:
     def probe_batches(self, rule: MaskRule, sequences: int) -> Iterator[Batch]:
         """Yield up to `sequences` held-out sequences, masked by `rule`."""
         if drawn := self.held_out(sequences * self.info.max_seq_length):
-            few = drawn.take(np.arange(min(sequences, len(drawn))))
+            # without the masks stored in the shards
+            few = replace(drawn.take(np.arange(min(sequences, len(drawn)))), static=None)
             yield from self.pack_held_out(few, held_out_rows(few, self.batch_tokens), rule)
 
     def pack_held_out(

@@ -29,7 +29,7 @@ class Audits:
 
     rule_mask_rate: float | None = None  # what the rule asks for
     masks: MaskAudit | None = None
-    ngrams: NgramAudit | None = None
+    ngrams: NgramAudit | None = None  # of masks that are drawn anew
     by_length: tuple[LengthAudit, ...] = ()
     loader_wait_share: float | None = None  # share of the time that the trainer waited for data
     peak_memory_bytes: int | None = None
@@ -40,13 +40,13 @@ def audit_data(stream: InstanceStream, rule: MaskRule) -> Audits:
     instances, vocabulary = _first_rows(stream), stream.info.vocabulary
     ids, offsets, word_starts = instances.input_ids, instances.offsets, instances.word_starts
     masks = instances.masks(vocabulary, rule, seed=stream.seed, epoch=0)
-    positions = masks.positions
+    positions, is_drawn = masks.positions, instances.static is None
     longest = stream.info.max_seq_length
     bounds = sorted({longest * part // 8 for part in range(1, 9)})
     return Audits(
         rule_mask_rate=rule.rate,
         masks=audit_masks(ids, word_starts, positions, vocabulary),
-        ngrams=audit_ngrams(word_starts, masks, rule),
+        ngrams=audit_ngrams(word_starts, masks, rule) if is_drawn else None,
         by_length=tuple(audit_lengths(ids, offsets, instances.sop_labels, positions, vocabulary, bounds)),
     )
 

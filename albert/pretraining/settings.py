@@ -55,6 +55,8 @@ class ScheduleOptions:
 class ObjectiveOptions:
     """What is predicted, and how much each loss weighs."""
 
+    masking: Literal["dynamic", "static"] = "dynamic"
+    """New masks in every epoch (动态遮盖), or the masks stored with the corpus."""
     mask_rates: Floats | None = None
     """Share of tokens masked at the first and at the last step, e.g. 0.3,0.15; by default the
     corpus's own."""
@@ -65,9 +67,12 @@ class ObjectiveOptions:
     (unsupervised SimCSE, 对比学习); 10 is common, 0 is none."""
 
     def __post_init__(self) -> None:
-        rates = self.mask_rates
-        if rates is not None and (len(rates) != 2 or not all(0 < rate < 1 for rate in rates)):
-            raise ConfigError(f"mask_rates={rates}: give two, both between 0 and 1")
+        if self.mask_rates is None:
+            return
+        if len(self.mask_rates) != 2 or not all(0 < rate < 1 for rate in self.mask_rates):
+            raise ConfigError(f"mask_rates={self.mask_rates}: give two, both between 0 and 1")
+        if self.masking == "static":
+            raise ConfigError("mask_rates needs masking='dynamic': stored masks have a rate already")
 
 
 @options

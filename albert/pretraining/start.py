@@ -93,6 +93,7 @@ def _open_streams(settings: PretrainSettings) -> dict[str, InstanceStream]:
             seed=settings.seed,
             held_out_share=share,
             never_trained_share=never_trained,
+            masking=settings.objective.masking,
         )
         for name, shards, share in corpora
     }

@@ -14,7 +14,10 @@ from tests.corpora import make_corpus
 
 @pytest.fixture(scope="module")
 def stream(sample_shards):
-    return InstanceStream(sample_shards, batch_tokens=600)
+    return {
+        masking: InstanceStream(sample_shards, batch_tokens=600, masking=masking)
+        for masking in ("dynamic", "static")
+    }
 
 
 def packed(stream, rows):
@@ -22,9 +25,10 @@ def packed(stream, rows):
     return instances, pack_batch(instances, rows, stream.info.vocabulary, stream.info.rule, seed=0, epoch=3)
 
 
+@pytest.mark.parametrize("masking", ["dynamic", "static"])
 @pytest.mark.parametrize("rows", np.split(np.random.default_rng(0).permutation(40), [1, 8, 9, 30]), ids=len)
-def test_a_batch_is_its_rows_one_after_the_other(stream, rows):
-    instances, batch = packed(stream, rows)
+def test_a_batch_is_its_rows_one_after_the_other(stream, masking, rows):
+    instances, batch = packed(stream[masking], rows)
     plain = batch.input_ids.clone()
     plain[batch.masked_index] = batch.masked_labels
     assert batch.max_seqlen == instances.lengths[rows].max()
@@ -41,9 +45,10 @@ def test_a_batch_is_its_rows_one_after_the_other(stream, rows):
     assert batch.sop_labels is None or batch.sop_labels.tolist() == orders.tolist()
 
 
-def test_masks_do_not_depend_on_what_is_packed_together(stream):
-    _, together = packed(stream, np.arange(12))
-    _, alone = packed(stream, np.arange(5, 12))
+@pytest.mark.parametrize("masking", ["dynamic", "static"])
+def test_masks_do_not_depend_on_what_is_packed_together(stream, masking):
+    _, together = packed(stream[masking], np.arange(12))
+    _, alone = packed(stream[masking], np.arange(5, 12))
     begin = together.cu_seqlens[5]
     assert torch.equal(alone.input_ids, together.input_ids[begin:])
     assert torch.equal(alone.masked_index, (together.masked_index - begin)[together.masked_index >= begin])

@@ -55,10 +55,15 @@ def test_an_epoch_holds_every_instance_once_and_no_held_out_document(sample_shar
     assert sum(b.sequences for b in source.held_out_batches(10**9)) == held_out.sum()
 
 
-def test_masks_change_by_epoch(sample_shards):
-    source = stream(sample_shards)
-    first, second = (torch.cat([b.masked_labels for b in epoch_of(source, e)]) for e in (0, 1))
-    assert first.sort().values.tolist() != second.sort().values.tolist()
+def test_masks_change_by_epoch_and_stored_ones_do_not(sample_shards):
+    dynamic, static = stream(sample_shards), stream(sample_shards, masking="static")
+    inputs = [
+        torch.cat([b.masked_labels for b in epoch_of(source, e)])
+        for source in (dynamic, static)
+        for e in (0, 1)
+    ]
+    assert inputs[0].sort().values.tolist() != inputs[1].sort().values.tolist()
+    assert inputs[2].sort().values.tolist() == inputs[3].sort().values.tolist()
 
 
 def test_token_batches_hold_each_row_once_alike_in_length_and_in_any_order():

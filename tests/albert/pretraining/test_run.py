@@ -249,13 +249,14 @@ def documents(stream, share):
     return trained, set(every.doc_keys[is_held_out(every.sides, share)].tolist())
 
 
-def test_a_run_reports_its_masks_and_how_long_it_waited(settings):
-    audits = pretrain(settings).audits
+@pytest.mark.parametrize("masking", ["dynamic", "static"])
+def test_a_run_reports_its_masks_and_how_long_it_waited(settings, masking):
+    audits = pretrain(with_options(settings, objective={"masking": masking})).audits
     assert audits.masks.whole_words == 1
     assert audits.masks.rate == pytest.approx(audits.rule_mask_rate, abs=0.02)
     assert sum(bucket.swapped for bucket in audits.by_length) > 0
     assert 0 <= audits.loader_wait_share < 1 and audits.peak_memory_bytes > 10**7
-    assert audits.ngrams is not None
+    assert (audits.ngrams is not None) == (masking == "dynamic")
 
 
 def test_sigterm_ends_a_run_with_a_checkpoint_and_exit_code_75(settings, tmp_path):

@@ -43,7 +43,7 @@ def test_a_command_and_a_form_give_the_same_options(name):
     }
     if name == "continued-pretraining":
         values |= {"learning_rate": 0.5}
-        values["objective"]["mask_rates"] = "0.3,0.15"
+        values["objective"] |= {"masking": "dynamic", "mask_rates": "0.3,0.15"}
     if name == "refresh-corpus":
         values["duplicates"]["near"] = 0.7
     if "fine_tuning" in values:
