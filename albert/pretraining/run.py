@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import signal
 import threading
@@ -30,7 +31,7 @@ from albert.pretraining.start import (
     prepare_folder,
     with_step_size,
 )
-from albert.pretraining.state import Metrics, TrainerState, checkpoint_folder
+from albert.pretraining.state import Metrics, TrainerState, checkpoint_folder, step_of
 from albert.pretraining.trainer import Trainer
 from albert.runtime import Process, bound_caches, check_operators, give_back, join, notice_of_operators
 from data.errors import ConfigError, InputError
@@ -189,6 +190,16 @@ class _Run:
 
     def train(self, stopping: threading.Event, check: Callable[[], None]) -> PretrainResult:
         """Train to the end, or until `stopping` is set."""
+        try:
+            return self._train(stopping, check)
+        except asyncio.CancelledError:  # Prefect raises it, anywhere, in a run whose slot was taken away
+            trainer = self.trainer
+            is_new = trainer.state.step > step_of(self.newest)
+            if self.process.world_size == 1 and trainer.is_between_steps and is_new and not self._review():
+                self._checkpoint("interrupted")
+            raise
+
+    def _train(self, stopping: threading.Event, check: Callable[[], None]) -> PretrainResult:
         self._begin()
         self.clock = time.perf_counter()
         stop = False
@@ -249,6 +260,9 @@ class _Run:
         began = Probe.from_record(trainer.state.history[0])
         if began is not None and (warning := began.warning()):
             self.notify(f"before training, {warning}")
+        evaluated = {record["step"] for record in trainer.state.history if "held_out_mlm_loss" in record}
+        if self._is_evaluation_due and trainer.state.step not in evaluated:
+            self._follow_up(False)  # the run was cancelled in this evaluation
 
     @property
     def _is_evaluation_due(self) -> bool:

@@ -76,6 +76,7 @@ class Trainer:
         self._pending: list[tuple[StepRecord, Tensor, Tensor]] = []
         self.notices: list[str] = []  # for the log
         self.sender = Sender(process.device)
+        self.is_between_steps = True  # weights and state are those of the same step
         self.state = TrainerState(data=DataState.start(len(start.streams)))
         self._set_model(start.model)
 
@@ -227,6 +228,7 @@ class Trainer:
         unused = [] if data.is_ordered else [(p, p.grad) for p in self._order_head]
         for p, _ in unused:
             p.grad = None
+        self.is_between_steps = False
         if self.graphs is None or not self._graphs_update:
             norm = self._update()
         else:
@@ -238,6 +240,7 @@ class Trainer:
         state.tokens += data.tokens
         state.data, state.graph_shapes = data.after, prepared.seen
         self._pending.append((StepRecord(state.step, data.tokens, {}, 0.0, rate), sums, norm))
+        self.is_between_steps = True
 
     def _update(self) -> Tensor:
         """Clip the gradients and take the optimiser's step; returns their norm."""

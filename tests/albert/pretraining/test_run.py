@@ -1,5 +1,6 @@
 """A run: several corpora, the best checkpoint, cancellation, full disks."""
 
+import asyncio
 import json
 import shutil
 import signal
@@ -14,9 +15,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook as register_step_hook
 
 import kernels
 from albert.batching import is_held_out
+from albert.model import PretrainingObjective
 from albert.model.span_boundary import SpanBoundaryHead, span_bounds
 from albert.pretraining import (
     Corpus,
@@ -26,6 +30,7 @@ from albert.pretraining import (
     read_failure,
     read_result,
     read_settings,
+    run,
     write_settings,
 )
 from data.errors import ConfigError, InputError
@@ -182,6 +187,51 @@ def test_a_checkpoint_by_time_changes_neither_losses_nor_weights(settings, tmp_p
     losses = [[record["mlm_loss"] for record in r.history if "mlm_loss" in record] for r in results]
     assert losses[0] == losses[1]
     assert_same(*(result.checkpoint for result in results))
+
+
+@pytest.mark.parametrize(("register", "left"), [(register_module_forward_hook, 6), (register_step_hook, 4)])
+def test_a_run_cancelled_in_a_step_saves_the_step_before_unless_weights_were_changing(
+    settings, tmp_path, register, left
+):
+    whole = pretrain(replace(settings, run_folder=tmp_path / "whole"))
+    calls = []
+
+    def cancel(part, *_):
+        if getattr(part, "training", True) and isinstance(
+            part, (torch.optim.Optimizer, PretrainingObjective)
+        ):
+            calls.append(part)
+            if len(calls) == 7:
+                raise asyncio.CancelledError
+
+    hook, seen = register(cancel), []
+    with pytest.raises(asyncio.CancelledError):
+        pretrain(settings, on_checkpoint=lambda state, _, status: seen.append((state.step, status)))
+    hook.remove()
+    expected = [(0, "running"), (4, "running"), (6, "interrupted")]
+    assert seen == [(step, status) for step, status in expected if step <= left]
+    result = pretrain(settings)
+    assert result.resumed_from == left
+    assert_same(result.checkpoint, whole.checkpoint)
+
+
+def test_an_evaluation_that_was_cancelled_is_made_when_the_run_resumes(settings, tmp_path, monkeypatch):
+    whole = pretrain(replace(settings, run_folder=tmp_path / "whole"))
+    evaluate, calls = run.evaluate, iter(range(9))
+
+    def cancelled(*args, **options):
+        if next(calls) in (3, 5):  # at step 12, and, after it was made there, at the end
+            raise asyncio.CancelledError
+        return evaluate(*args, **options)
+
+    monkeypatch.setattr(run, "evaluate", cancelled)
+    for _ in range(2):
+        with pytest.raises(asyncio.CancelledError):
+            pretrain(settings)
+    result = pretrain(settings)
+    assert result.resumed_from == 16 and result.evaluations() == whole.evaluations()
+    assert result.best_checkpoint.name == whole.best_checkpoint.name
+    assert_same(result.checkpoint, whole.checkpoint)
 
 
 def test_a_full_disk_ends_the_run_with_the_last_checkpoint_whole(settings, tmp_path):
