@@ -7,7 +7,7 @@ T = packed tokens, S = sequences, H = hidden size.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -52,9 +52,9 @@ def load_start(path: Path | str) -> Start:
     transformers.utils.logging.disable_progress_bar()
     try:
         theirs, loaded = transformers.AutoModel.from_pretrained(
-            source.folder, dtype=torch.float32, output_loading_info=True
+            source.folder, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
         )
-        _check(theirs, loaded["missing_keys"], source)
+        _check(theirs, loaded, source)
         words = AutoTokens(transformers.AutoTokenizer.from_pretrained(source.folder), source.folder)
         encoder = AutoEncoder(theirs, _nearest(theirs.config))
     except InputError:
@@ -64,18 +64,28 @@ def load_start(path: Path | str) -> Start:
     return Start(cast(Encoder, encoder), cast(Tokenizer, words), source, is_own=False)
 
 
-def _check(theirs: nn.Module, missing: Collection[str], source: Source) -> None:
-    """Raise InputError unless every weight that is learnt and used came from the files.
+def _check(theirs: nn.Module, loaded: Mapping[str, Any], source: Source) -> None:
+    """Raise InputError unless every weight that is learnt and used came from the files, and is finite.
 
     transformers draws the others at random, without a seed.
     """
-    used = [n for n, p in theirs.named_parameters() if p.requires_grad and "pooler" not in n.split(".")]
-    if found := [name for name in used if name in missing]:
-        shown = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-        raise InputError(
-            f"{source.weights}: {len(found)} of {len(used)} tensors of the encoder are missing: {shown}; "
-            "save the model again with save_pretrained, or pass another checkpoint"
-        )
+    used = {
+        name: weight
+        for name, weight in theirs.named_parameters()
+        if weight.requires_grad and "pooler" not in name.split(".")
+    }
+    faults = {
+        "missing": {*loaded["missing_keys"]},
+        "of another shape than config.json says": {name for name, *_ in loaded["mismatched_keys"]},
+        "not finite": {name for name, weight in used.items() if not weight.isfinite().all()},
+    }
+    for fault, names in faults.items():
+        if found := [name for name in used if name in names]:
+            shown = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+            raise InputError(
+                f"{source.weights}: {len(found)} of {len(used)} tensors of the encoder are {fault}: {shown}; "
+                "save the model again with save_pretrained, or pass another checkpoint"
+            )
 
 
 def _nearest(theirs: Any) -> AlbertConfig:

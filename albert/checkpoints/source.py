@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from albert.checkpoints.config_files import read_config, read_json
+from albert.checkpoints.config_files import read_config
 from data.errors import InputError
 from data.samples import shipped_checkpoint
 
@@ -72,12 +73,12 @@ class Source:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file of the weights, their index first."""
+        """Every file of the weights, their index included."""
         if self.is_tensorflow:
             return self.weights, *tensorflow_shards(self.weights)
         if self.is_sharded:
-            shard_of: Any = read_json(self.weights).get("weight_map", {})
-            return self.weights, *(self.folder / name for name in sorted(set(shard_of.values())))
+            names = json.loads(self.weights.read_text(encoding="utf-8"))["weight_map"].values()
+            return self.weights, *(self.folder / name for name in sorted(set(names)))
         return (self.weights,)
 
     @property

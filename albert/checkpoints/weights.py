@@ -5,6 +5,7 @@ A damaged file raises one error that names it; code in a pickle never runs.
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
@@ -22,12 +23,12 @@ def read_tensors(source: Source) -> dict[str, Tensor]:
 
     Raises InputError if a file is missing or damaged, or holds NaN or infinity.
     """
-    tensors: dict[str, Tensor] = {}
     if source.is_tensorflow:
         tensors = read_bundle(source.weights)
+    elif source.is_sharded:
+        tensors = _read_shards(source.weights)
     else:
-        for path in source.files[source.is_sharded :]:
-            tensors |= _read_pickle(path) if path.suffix == ".bin" else _read_safetensors(path)
+        tensors = _read_file(source.weights)
     broken = [name for name, t in tensors.items() if t.is_floating_point() and not bool(t.isfinite().all())]
     if broken:
         raise InputError(
@@ -35,6 +36,10 @@ def read_tensors(source: Source) -> dict[str, Tensor]:
             "it is damaged"
         )
     return tensors
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    return _read_pickle(path) if path.suffix == ".bin" else _read_safetensors(path)
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -59,3 +64,20 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not all(isinstance(t, Tensor) for t in content.values()):
         raise InputError(f"{path} does not hold tensors by name: save the model's state_dict()")
     return {str(name): tensor for name, tensor in content.items()}
+
+
+def _read_shards(index: Path) -> dict[str, Tensor]:
+    try:
+        shard_of = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        names = sorted(set(shard_of.values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"{index} is no index of shards: it has no weight_map") from None
+    for name in names:
+        if not isinstance(name, str) or name != Path(name).name:
+            raise InputError(f"{index} names {name!r}, which is outside its folder and not to be trusted")
+        if not (index.parent / name).is_file():
+            raise InputError(f"{index} names {name}, which is not there")
+    tensors: dict[str, Tensor] = {}
+    for name in names:
+        tensors |= _read_file(index.parent / name)
+    return tensors

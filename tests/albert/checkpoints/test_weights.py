@@ -115,15 +115,22 @@ def truncated_bin(folder):
     path.write_bytes(path.read_bytes()[:-3000])
 
 
-def without_a_shard(folder):
-    (folder / "model.safetensors").unlink()
-    content = {"weight_map": {"albert.pooler.weight": "model-00002-of-00002.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(content))
+def index_of(shard):
+    def change(folder):
+        (folder / "model.safetensors").unlink()
+        content = {"weight_map": {"albert.pooler.weight": shard}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(content))
+
+    return change
 
 
 WEIGHTS = "model.safetensors"
 DAMAGES = {
     "truncated": (lambda f: (f / WEIGHTS).write_bytes((f / WEIGHTS).read_bytes()[:5000]), "not a whole"),
+    "long header": (
+        lambda f: (f / WEIGHTS).write_bytes((2**62).to_bytes(8, "little") + b"{}"),
+        "not a whole",
+    ),
     "other tensors": (lambda f: save_file({"x": torch.ones(2)}, f / WEIGHTS), "does not hold the encoder"),
     "another prefix": (
         lambda f: rewrite(f, lambda tensors: {f"net.{n}": t for n, t in tensors.items()}),
@@ -141,7 +148,15 @@ DAMAGES = {
         set_config(vocab_size=300),
         r"has shape \(211, \d+\), not \(300, \d+\).*do not belong together",
     ),
-    "missing shard": (without_a_shard, "model-00002-of-00002.safetensors is not a whole"),
+    "missing shard": (
+        index_of("model-00002-of-00002.safetensors"),
+        "names model-00002-of-00002.safetensors, which",
+    ),
+    "outside shard": (index_of("../../../etc/hostname"), "outside its folder and not to be trusted"),
+    "not an index": (
+        lambda f: index_of("x")(f) or (f / f"{WEIGHTS}.index.json").write_text("[1]"),
+        "no index of shards",
+    ),
     "empty .bin": (as_bin(b""), "pytorch_model.bin"),
     "truncated .bin": (truncated_bin, "not a whole file of torch"),
     "something else": (
@@ -208,10 +223,11 @@ def test_a_pickle_is_refused_and_never_run(folder, tmp_path, kind):
         ('{"model_type": "albert", // comment\n "vocab_size": 1,}', ["as JSON: ", "line 1 column 26"]),
         ('{"model_type": "gpt2"}', ["model_type 'gpt2': only 'albert', 'bert' and 'ernie'"]),
         ("[]", ["is not a JSON object"]),
+        ("[" * 100_000, ["as JSON: ", "recursion"]),
         ('{"model_type": "bert", "position_embedding_type": "relative_key"}', ["relative positions"]),
         ('{"model_type": "bert", "is_decoder": true}', ["a decoder"]),
     ],
-    ids=["not json", "gpt2", "list", "relative", "decoder"],
+    ids=["not json", "gpt2", "list", "nested", "relative", "decoder"],
 )
 def test_a_bad_config_is_one_line_with_every_field(tmp_path, content, names):
     (tmp_path / "config.json").write_text(content)
