@@ -24,7 +24,6 @@ from albert.checkpoints.source import tensorflow_shards
 from data.errors import InputError
 
 _FOOTER_BYTES, _MAGIC = 48, 0xDB4775248B80FB57
-_FLOAT = 1  # tensorflow/core/framework/types.proto
 # tensorflow/core/protobuf/tensor_bundle.proto and framework/tensor_shape.proto, the fields that are read here
 _PROTO = """
 name: "bundle" syntax: "proto3"
@@ -33,7 +32,6 @@ message_type {
   name: "Shape" field { name: "dim" number: 2 type: TYPE_MESSAGE type_name: "Dim" label: LABEL_REPEATED } }
 message_type {
   name: "Entry"
-  field { name: "dtype" number: 1 type: TYPE_UINT32 }
   field { name: "shape" number: 2 type: TYPE_MESSAGE type_name: "Shape" }
   field { name: "shard" number: 3 type: TYPE_UINT32 }
   field { name: "offset" number: 4 type: TYPE_UINT64 }
@@ -58,8 +56,6 @@ def read_bundle(index: Path) -> dict[str, Tensor]:
 
 
 def _read_variable(index: Path, shards: list[Path], name: str, entry: Any) -> Tensor:
-    if entry.dtype != _FLOAT:
-        raise InputError(f"{name} in {index} is of TensorFlow's type {entry.dtype}: only float can be read")
     path = next((p for p in shards if p.name.rpartition("data-")[2].startswith(f"{entry.shard:05}-")), None)
     if path is None:
         raise InputError(f"{name} in {index} is in data file {entry.shard}, which is not there")

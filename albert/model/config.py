@@ -57,6 +57,7 @@ Share = Literal["all", "attention", "ffn", "none"]
 Norm = Literal["post", "pre"]
 Layout = Literal["google", "bright", "bert"]
 FileFormat = Literal["albert", "bert", "jixu"]
+MAX_PARAMETERS = 20_000_000_000  # more than one machine can train: a larger config is a mistake
 
 # with the least value, and the bound that every value is below
 Size = Annotated[int, 1, math.inf]
@@ -104,6 +105,12 @@ class AlbertConfig:
         if self.layout == "bert" and self.embedding_size != H:
             raise ConfigError(
                 f"layout 'bert' has no projection: embedding_size={self.embedding_size} must be {H}"
+            )
+        if (parameters := measure_sizes(self).total) > MAX_PARAMETERS:
+            raise ConfigError(
+                f"a model of about {parameters:.1e} parameters (vocab_size={self.vocab_size}, "
+                f"embedding_size={self.embedding_size}, hidden_size={H}, "
+                f"intermediate_size={self.intermediate_size}): no machine holds it; check the config"
             )
         self._check_groups()
 
