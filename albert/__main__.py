@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from data.errors import InputError
 from data.files import write_text
@@ -21,52 +21,11 @@ predict = make_app("predict", "Write the labels and probabilities that a fine-tu
 app.command(checkpoint)
 app.command(report)
 app.command(predict)
+checkpoint.result_action = lambda result: print("\n".join(result)) if isinstance(result, list) else result
 
 
-@checkpoint.command
-def sizes(*presets: str) -> None:
-    """Print the size and cost of each preset.
-
-    Args:
-        presets: Names of presets; by default all of them.
-    """
-    from albert.model import PRESETS, sizes_table
-
-    print("\n".join(sizes_table(presets or tuple(PRESETS))))
-
-
-@checkpoint.command
-def convert(
-    source: str,
-    target: Path,
-    /,
-    *,
-    format: Literal["transformers", "jixu"] = "transformers",
-    dtype: Literal["fp32", "bf16"] = "fp32",
-    tokenizer: str | None = None,
-    terms: Path | None = None,
-) -> None:
-    """Write a checkpoint that transformers opens.
-
-    Args:
-        source: Folder, weights file, TensorFlow prefix, or hf:REPO.
-        target: A folder that does not exist yet.
-        format: Library that opens it; jixu's own format can hold models that transformers cannot express.
-        dtype: Number format of the weights; bf16 halves the file and rounds.
-        tokenizer: vocab.txt, spiece.model or folder; by default the checkpoint's own.
-        terms: File of domain terms, one per line, that become tokens.
-    """
-    from albert.checkpoints import convert
-
-    notices = convert(
-        source,
-        target,
-        for_transformers=format == "transformers",
-        dtype=dtype,
-        tokenizer=tokenizer,
-        terms=terms,
-    )
-    print("\n".join([*notices, f"wrote {target}"]))
+checkpoint.command("albert.model:sizes_table", "sizes", help="Print the size and cost of each preset.")
+checkpoint.command("albert.checkpoints:convert", help="Write a checkpoint that transformers opens.")
 
 
 @checkpoint.command

@@ -26,22 +26,29 @@ from data.tokenization import (
 def convert(
     source: Path | str,
     target: Path,
+    /,
     *,
-    for_transformers: bool = True,
+    format: Literal["transformers", "jixu"] = "transformers",
     dtype: Literal["fp32", "bf16"] = "fp32",
     tokenizer: str | None = None,
     terms: Path | None = None,
 ) -> list[str]:
-    """Write `source` to the new folder `target` in transformers' format; return notices for the user.
+    """Write a checkpoint that transformers opens; return lines for the user.
 
-    `dtype` is that of the weights on disk. With `for_transformers` off, a model that transformers cannot
-    express is written in jixu's own format. The vocabulary is the source's unless `tokenizer` names another;
-    `terms` become tokens in its free slots. Raises InputError or ConfigError before anything is written.
+    Raises InputError or ConfigError before anything is written.
+
+    Args:
+        source: Folder, weights file, TensorFlow prefix, or hf:REPO.
+        target: A folder that does not exist yet.
+        format: Library that opens it; jixu's own format can hold models that transformers cannot express.
+        dtype: Number format of the weights; bf16 halves the file and rounds.
+        tokenizer: vocab.txt, spiece.model or folder; by default the checkpoint's own.
+        terms: File of domain terms, one per line, that become tokens.
     """
     check_new(target)
     checkpoint = read_checkpoint(source)
     checkpoint.check()
-    if for_transformers:
+    if format == "transformers":
         check_transformers(checkpoint.config)
     vocabulary = load_tokenizer(find_tokenizer(tokenizer) if tokenizer else checkpoint.source.vocabulary)
     check_vocabulary(vocabulary, checkpoint)
@@ -55,7 +62,7 @@ def convert(
             notices.append("a term is not added if it is a token already, or has a character without one")
     stored = torch.bfloat16 if dtype == "bf16" else torch.float32
     save_new(model, target, vocabulary, stored, made_from=[source])
-    return notices
+    return [*notices, f"wrote {target}"]
 
 
 @torch.no_grad()

@@ -6,9 +6,7 @@ T = sequence length, H = hidden size, E = embedding size, F = feed-forward size,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from albert.model.config import AlbertConfig, measure_sizes
+from albert.model.config import PRESETS, AlbertConfig, measure_sizes
 
 LENGTHS = (128, 512)  # of sequences, in the table
 MASKED_SHARE = 0.15  # of the tokens go through the MLM head
@@ -33,15 +31,19 @@ def forward_operations(config: AlbertConfig, T: int) -> float:
     return encoder_operations(config, T) + head
 
 
-def sizes_table(names: Sequence[str]) -> list[str]:
-    """Lines of a table of the sizes and costs of presets."""
+def sizes_table(*presets: str) -> list[str]:
+    """Lines of a table of the sizes and costs of presets.
+
+    Args:
+        presets: Names of presets; by default all of them.
+    """
     large = measure_sizes(AlbertConfig.preset("bert-large")).total
     lines = [
         f"{'':<12}{'':>7}{'':>6}{'':>6}{'':>8}{'':>7}  {'parameters':^62}  {'MFLOP a token':^18}",
         f"{'preset':<12}{'V':>7}{'E':>6}{'H':>6}{'layers':>8}{'heads':>7}  {'embeddings':>13}{'encoder':>15}"
         f"{'MLM, SOP':>11}{'all':>15}{'':>8}  " + "".join(f"{f'T={T}':>9}" for T in LENGTHS),
     ]
-    for name in names:
+    for name in presets or PRESETS:
         config = AlbertConfig.preset(name)
         sizes = measure_sizes(config)
         operations = "".join(f"{forward_operations(config, T) / 1e6:>9,.1f}" for T in LENGTHS)
