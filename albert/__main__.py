@@ -21,9 +21,8 @@ predict = make_app("predict", "Write the labels and probabilities that a fine-tu
 app.command(checkpoint)
 app.command(report)
 app.command(predict)
+# a command's lines
 checkpoint.result_action = lambda result: print("\n".join(result)) if isinstance(result, list) else result
-
-
 checkpoint.command("albert.model:sizes_table", "sizes", help="Print the size and cost of each preset.")
 checkpoint.command("albert.checkpoints:convert", help="Write a checkpoint that transformers opens.")
 

@@ -28,11 +28,6 @@ def all_cases(scale: Scale) -> list[Case]:
     return [*model_cases(scale), *kernel_cases(scale)]
 
 
-def measure_case(scale: Scale, number: int, deadline: float, tiles: Path | None) -> Result:
-    """Measure one of all cases."""
-    return measure(all_cases(scale)[number], deadline, tiles)
-
-
 class Session:
     """One command: its scale, its report and the time that it has left."""
 
@@ -65,10 +60,8 @@ class Session:
         self.report.summarise()
 
     def measure(self, cases: Sequence[Case], tiles: Path | None = None) -> None:
-        numbers = {case.name: number for number, case in enumerate(all_cases(self.scale))}
         for case in cases:
-            task = (measure_case, (self.scale, numbers[case.name], self.end, tiles))
-            outcome = self.worker.call(task, self.end)
+            outcome = self.worker.call((measure, (case, self.end, tiles)), self.end)
             failed = isinstance(outcome, Failure)
             self.report.add(Result(case.name, absent={"jixu": outcome.reason}) if failed else outcome)
 
