@@ -250,7 +250,7 @@ def test_failures_and_absences_are_recorded_and_end_nothing():
 
 def test_a_wrong_claim_marks_results_and_hides_none(tmp_path, monkeypatch):
     report = Report(tmp_path, "measure")
-    report.correctness.add(Claim("bias_gelu", "bias_gelu", (3,)), Failure("AssertionError: out: error 1"))
+    report.add_claim(Claim("bias_gelu", "bias_gelu", (3,)), Failure("AssertionError: out: error 1"))
     for name in ("step tiny", "bias_gelu tiny", "embed tiny"):
         report.add(Result(name, {"jixu": Timing(1.0, 1, 1)}))
     assert [result.wrong for result in report.results] == [["bias_gelu"], ["bias_gelu"], []]

@@ -17,14 +17,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 import kernels
 from albert.model import AlbertConfig, PretrainingModel
 from benchmarks.gpu.scale import Scale, kernels_used, lengths_of
-from benchmarks.gpu.workers import Failure, Task
+from benchmarks.gpu.workers import Task
 from benchmarks.support.steps import random_batch
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -54,31 +54,6 @@ class Claim:
 
     def __str__(self) -> str:
         return f"{self.function}{self.arguments}"
-
-
-@dataclass
-class Correctness:
-    """How many claims held, those that did not with their kernel and error, and those left out."""
-
-    held: int = 0
-    wrong: list[tuple[str, str]] = field(default_factory=list)
-    unchecked: list[str] = field(default_factory=list)
-
-    def add(self, claim: Claim, outcome: object) -> str:
-        """Count a claim; returns what became of it."""
-        if not isinstance(outcome, Failure):
-            self.held += 1
-            return "held"
-        words = f"{claim}: {outcome.reason}"
-        if outcome.is_late:
-            self.unchecked.append(words)
-            return "unchecked"
-        self.wrong.append((claim.kernel, words))
-        return "wrong"
-
-    @property
-    def wrong_kernels(self) -> set[str]:
-        return {kernel for kernel, _ in self.wrong}
 
 
 def core_claims(scale: Scale) -> list[Claim]:

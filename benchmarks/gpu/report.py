@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.correctness import Correctness
+from benchmarks.gpu.correctness import Claim
 from benchmarks.gpu.goals import goals_table, judge
 from benchmarks.gpu.timing import Ceilings, Result, table
 from benchmarks.gpu.workers import Failure
@@ -57,7 +57,9 @@ class Report:
     name: str
     start: float = field(default_factory=time.monotonic)
     ceilings: Ceilings | None = None
-    correctness: Correctness = field(default_factory=Correctness)
+    held: int = 0  # claims about the kernels
+    wrong: list[tuple[str, str]] = field(default_factory=list)  # the kernel, and which claim failed how
+    unchecked: list[str] = field(default_factory=list)  # claims for which time ran out
     results: list[Result] = field(default_factory=list)
     others: list[str] = field(default_factory=list)  # further lines of the summary
     failed: list[str] = field(default_factory=list)  # what else was to be measured
@@ -93,9 +95,21 @@ class Report:
         if not failure.is_late:
             self.failed.append(f"{kind} {arguments}: {failure.reason}")
 
+    def add_claim(self, claim: Claim, outcome: object) -> None:
+        """Count a claim, and note one that does not hold."""
+        if not isinstance(outcome, Failure):
+            self.held += 1
+            return
+        words = f"{claim}: {outcome.reason}"
+        self.note("claim", {"unchecked" if outcome.is_late else "wrong": words})
+        if outcome.is_late:
+            self.unchecked.append(words)
+        else:
+            self.wrong.append((claim.kernel, words))
+
     def add(self, result: Result) -> None:
         """Note a case, marked where its kernels gave wrong results."""
-        wrong = self.correctness.wrong_kernels
+        wrong = {kernel for kernel, _ in self.wrong}
         result.wrong = sorted(wrong if result.case.startswith("step") else wrong & {result.case.split()[0]})
         self.results.append(result)
         self.note("result", asdict(result))
@@ -103,16 +117,16 @@ class Report:
 
     def summarise(self) -> None:
         """Write the summary."""
-        correctness, facts = self.correctness, machine()
+        facts = machine()
         words = [
             f"# {self.name} on {facts.get('gpu', 'a CPU: numbers of no meaning')}",
             ", ".join(f"{name} {value}" for name, value in facts.items()) + f"; {self.seconds} seconds",
             f"{self.ceilings.flops / 1e12:.0f} TFLOP/s and {self.ceilings.bytes / 1e12:.2f} TB/s at best"
             if self.ceilings
             else "ceilings not measured",
-            f"{correctness.held} claims about the kernels hold, {len(correctness.wrong)} do not",
-            *(f"WRONG: {line}" for _kernel, line in correctness.wrong),
-            *(f"unchecked: {line}" for line in correctness.unchecked),
+            f"{self.held} claims about the kernels hold, {len(self.wrong)} do not",
+            *(f"WRONG: {line}" for _kernel, line in self.wrong),
+            *(f"unchecked: {line}" for line in self.unchecked),
             *self.others,
             goals_table(judge(self.results, self.ceilings)),
             "Kernels: time on the GPU alone. Steps: with the host's part in them.",
@@ -122,7 +136,7 @@ class Report:
 
     def failures(self, *, everyone: bool) -> list[str]:
         """Name the claims that are wrong and where jixu (with `everyone`, any runner) failed."""
-        return [*self.failed, *(line for _, line in self.correctness.wrong)] + [
+        return [*self.failed, *(line for _, line in self.wrong)] + [
             f"{result.case}, {name}: {why}"
             for result in self.results
             for name, why in result.absent.items()

@@ -53,10 +53,9 @@ class Session:
         for number, outcome in run_tasks(
             tasks(list(claims)), deadline, processes=processes, choice=self.scale.checked
         ):
-            became = self.report.correctness.add(claims[number], outcome)
-            if became != "held":
-                self.report.note("claim", {"claim": str(claims[number]), became: str(outcome)})
-        self.report.note("claims", asdict(self.report.correctness))
+            self.report.add_claim(claims[number], outcome)
+        report = self.report
+        report.note("claims", {"held": report.held, "wrong": report.wrong, "unchecked": report.unchecked})
         self.report.summarise()
 
     def measure(self, cases: Sequence[Case], tiles: Path | None = None) -> None:
