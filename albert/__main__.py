@@ -25,6 +25,9 @@ app.command(predict)
 checkpoint.result_action = lambda result: print("\n".join(result)) if isinstance(result, list) else result
 checkpoint.command("albert.model:sizes_table", "sizes", help="Print the size and cost of each preset.")
 checkpoint.command("albert.checkpoints:convert", help="Write a checkpoint that transformers opens.")
+checkpoint.command(
+    "albert.checkpoints:push", help="Upload a checkpoint or fine-tuned model to Hugging Face's Hub."
+)
 
 
 @checkpoint.command
@@ -101,20 +104,6 @@ def card(
         raise InputError(f"--source-licence {broken[0]!r}: write CORPUS=LICENCE")
     licences = dict(given.split("=", 1) for given in source_licence)
     print(f"wrote {write_card(folder, report=report, licence=licence, source_licences=licences)}")
-
-
-@checkpoint.command
-def push(folder: Path, name: str, /, *, public: bool = False) -> None:
-    """Upload a checkpoint or fine-tuned model, its tokenizer and its model card to Hugging Face's Hub.
-
-    Args:
-        folder: Checkpoint or fine-tuned model with a card that states a licence.
-        name: Repository, hf:OWNER/NAME; it is made if it does not exist.
-        public: Make a new repository public; by default it is private.
-    """
-    from albert.checkpoints import push
-
-    print(f"pushed {push(folder, name, private=not public)}")
 
 
 @checkpoint.command

@@ -199,7 +199,7 @@ def test_quoted_commands_are_valid():
 
 def test_options_that_are_named_exist():
     places = ["data/__main__.py", "albert/__main__.py", "albert/checkpoints/converting.py"]
-    places.append("benchmarks/gpu/__main__.py")
+    places += ["albert/checkpoints/hub.py", "benchmarks/gpu/__main__.py"]
     places += [f"flows/orchestration/{name}.py" for name in ("serve", "doctor", "automations")]
     sources = "\n".join((ROOT / place).read_text(encoding="utf-8") for place in places)
     jobs = page()

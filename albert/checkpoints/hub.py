@@ -14,12 +14,17 @@ CARD_FILE = "README.md"
 TASK_FILE = "task.json"  # what a fine-tuned model predicts
 
 
-def push(folder: Path, name: str, *, private: bool = True) -> str:
-    """Upload a checkpoint's model, tokenizer and card to "hf:OWNER/NAME"; returns the address of the commit.
+def push(folder: Path, name: str, /, *, public: bool = False) -> list[str]:
+    """Upload a checkpoint's or fine-tuned model, its tokenizer and its card; return a line for the user.
 
     The state of its training stays here. HF_TOKEN, or the login of huggingface_hub, gives access; HF_ENDPOINT
     may name another Hub. Raises InputError, before anything is sent, for a checkpoint that is not whole or
     has no card that states a licence, and if the Hub refuses it.
+
+    Args:
+        folder: Checkpoint or fine-tuned model with a card that states a licence.
+        name: Repository, hf:OWNER/NAME; it is made if it does not exist.
+        public: Make a new repository public; by default it is private.
     """
     import httpx
     from huggingface_hub import HfApi
@@ -35,7 +40,7 @@ def push(folder: Path, name: str, *, private: bool = True) -> str:
     files = [CONFIG_FILE, *weights, *TOKENIZER_FILES, POOLED_FILE, TASK_FILE, CARD_FILE, "LICENSE*"]
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))  # huggingface_hub reads it only when imported
     try:
-        api.create_repo(repository, private=private, exist_ok=True)
+        api.create_repo(repository, private=not public, exist_ok=True)
         commit = api.upload_folder(
             repo_id=repository,
             folder_path=checkpoint.source.folder,
@@ -47,7 +52,7 @@ def push(folder: Path, name: str, *, private: bool = True) -> str:
             f"{folder} cannot be pushed to {name}: {' '.join(str(error).split())}; a token in HF_TOKEN needs "
             "the right to write"
         ) from None
-    return str(commit.commit_url)
+    return [f"pushed {commit.commit_url}"]
 
 
 def _check_licence(folder: Path) -> None:

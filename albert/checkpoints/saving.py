@@ -87,7 +87,6 @@ def save_new(
     made_from: Sequence[Path | str],
 ) -> None:
     """Write a model to a new folder, completely or not at all, with the checkpoints it was made from."""
-    check_new(target)
     writing = target.with_name(f"{target.name}.{os.getpid()}.writing")
     try:
         save_pretrained(model, tokenizer, writing, dtype)

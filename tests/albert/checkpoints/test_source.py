@@ -185,7 +185,7 @@ def test_a_checkpoint_is_pushed_with_its_card_and_refused_without_a_licence(
 
     for name in ("task.json", "pooled_model.py"):  # a fine-tuned model's, which go along
         (folder / name).write_text("{}")
-    assert push(folder, "hf:org/albert-tea") == "https://huggingface.co/org/albert-tea/commit/1"
+    assert push(folder, "hf:org/albert-tea") == ["pushed https://huggingface.co/org/albert-tea/commit/1"]
     names = {path.name for path in folder.iterdir()} - {"trainer_state.safetensors"}
     assert set(hub.files) == names
     assert not compare(read_checkpoint(folder), read_checkpoint("hf:org/albert-tea"))[0]
