@@ -14,28 +14,12 @@ from torch.nn.functional import linear
 
 PIECE_NUMBERS = 1 << 19  # logits processed at once, 2 MiB in fp32
 PIECES = 16  # pieces per product, 16 MiB in bf16
-PART = 256  # numbers whose largest is found first
-
-
-def first_largest(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the largest number of each row of x [n, V] and its first index, [n, 1] each."""
-    n, V = x.shape
-    whole = x[:, : V - V % PART].view(n, -1, PART)
-    # torch's argmax compares numbers one by one, its amax sixteen at once
-    parts = torch.cat([whole.amax(2), x[:, V - V % PART :]], 1) if V >= PART else x
-    largest, at = parts.max(1, keepdim=True)
-    in_part = at < whole.shape[1]
-    part = at.where(in_part, 0)
-    if not whole.shape[1]:
-        return largest, at
-    first = whole.gather(1, part[:, :, None].expand(-1, 1, PART)).argmax(2)
-    return largest, torch.where(in_part, part * PART + first, at - whole.shape[1] + V - V % PART)
 
 
 def _lose(logits: Tensor, labels: Tensor, ignored: int, work: Tensor) -> tuple[Tensor, Tensor]:
     """Compute loss and prediction [n, 1] of logits [n, V], overwritten by their gradient; work [2, n, V]."""
     z = work[0].copy_(logits)
-    largest, predicted = first_largest(z)
+    largest, predicted = z.max(1, keepdim=True)
     counted = labels != ignored
     label = labels.where(counted, 0)
     target = z.gather(1, label)

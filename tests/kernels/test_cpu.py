@@ -11,7 +11,6 @@ from kernels import gelu_cpu, mlm_loss_cpu
 from kernels.attention_cpu import GROUP_SCORES, group_sequences
 from kernels.gelu_cpu import gelu_on_cpu
 from kernels.mlm_loss import IGNORED, mlm_loss_reference
-from kernels.mlm_loss_cpu import first_largest
 from tests.kernels import checks
 
 LENGTHS = [
@@ -92,13 +91,8 @@ def test_mlm_loss_of_a_very_unlikely_label_is_finite():
     assert loss.item() == 600 and predicted.item() == 0
 
 
-@pytest.mark.parametrize("V", [1, 100, 255, 256, 257, 512, 1000])
-def test_the_first_of_the_largest_is_found(V):
-    generator = torch.Generator().manual_seed(V)
-    x = torch.randint(-9, 10, (200, V), generator=generator).float()  # many equals
-    largest, at = first_largest(x)
-    assert torch.equal(largest[:, 0], x.amax(1))
-    assert torch.equal(at[:, 0], (x == largest).int().argmax(1))
+def test_the_first_of_equal_logits_is_predicted():
+    checks.mlm_loss_of_equal_logits(kernels, 600, 300.0)
 
 
 def test_the_loss_under_autocast_is_close_to_fp32_and_its_gradients_have_the_parameters_dtype():
