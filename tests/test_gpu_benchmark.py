@@ -16,7 +16,7 @@ import torch
 
 from albert.model import AlbertConfig
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import sweep, workers
+from benchmarks.gpu import session, sweep, workers
 from benchmarks.gpu.correctness import Claim, core_claims, other_claims, tasks
 from benchmarks.gpu.goals import GOALS, goals_table, judge
 from benchmarks.gpu.report import Report, machine
@@ -246,6 +246,19 @@ def test_failures_and_absences_are_recorded_and_end_nothing():
     assert set(result.timings) == {"jixu"}
     assert result.absent == {"rival": "ValueError: no such backend", "other": "not installed"}
     assert measure(Case("x", fails), later()).absent == {"jixu": "ValueError: no such backend"}
+
+
+def test_a_case_that_does_not_fit_the_memory_is_made_smaller_and_named(monkeypatch):
+    def cases(scale):
+        def fits():
+            if scale.tokens > 100:
+                raise torch.OutOfMemoryError("too much")
+
+        return [Case(f"of {scale.tokens}", lambda: {"jixu": fits})]
+
+    monkeypatch.setattr(session, "all_cases", cases)
+    result = session.measure_case(Scale(tokens=256), 0, later(), None)
+    assert result.case == "of 64 (too little memory for 256 tokens)" and result.timings
 
 
 def test_a_wrong_claim_marks_results_and_hides_none(tmp_path, monkeypatch):

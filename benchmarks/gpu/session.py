@@ -9,7 +9,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from benchmarks.gpu.cases import kernel_cases
@@ -21,11 +21,24 @@ from benchmarks.gpu.timing import Case, Result, measure, measure_ceilings
 from benchmarks.gpu.workers import Failure, Worker, run_tasks
 
 PROCESSES = max(2, (os.cpu_count() or 2) - 2)  # that compile and check side by side
+SMALLER = (1, 2, 4, 8)  # a case that does not fit the memory is tried with fewer tokens
 
 
 def all_cases(scale: Scale) -> list[Case]:
     """List whole models and kernels."""
     return [*model_cases(scale), *kernel_cases(scale)]
+
+
+def measure_case(scale: Scale, number: int, deadline: float, tiles: Path | None) -> Result:
+    """Measure one of all cases, with as many tokens as fit the memory."""
+    for smaller in SMALLER:
+        case = all_cases(replace(scale, tokens=scale.tokens // smaller))[number]
+        result = measure(case, deadline, tiles)
+        if "OutOfMemory" not in result.absent.get("jixu", ""):
+            break
+    if smaller > 1:
+        result.case += f" (too little memory for {scale.tokens} tokens)"
+    return result
 
 
 class Session:
@@ -59,8 +72,10 @@ class Session:
         self.report.summarise()
 
     def measure(self, cases: Sequence[Case], tiles: Path | None = None) -> None:
+        numbers = {case.name: number for number, case in enumerate(all_cases(self.scale))}
         for case in cases:
-            outcome = self.worker.call((measure, (case, self.end, tiles)), self.end)
+            task = (measure_case, (self.scale, numbers[case.name], self.end, tiles))
+            outcome = self.worker.call(task, self.end)
             failed = isinstance(outcome, Failure)
             self.report.add(Result(case.name, absent={"jixu": outcome.reason}) if failed else outcome)
 
