@@ -37,7 +37,7 @@ def read_json(path: Path) -> dict[str, object]:
     """The object in a JSON file. Raises ConfigError that says where it is broken."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is not a JSON object")

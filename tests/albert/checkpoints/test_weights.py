@@ -229,10 +229,11 @@ def test_a_pickle_is_refused_and_never_run(folder, tmp_path, kind):
         ('{"model_type": "albert", // comment\n "vocab_size": 1,}', ["as JSON: ", "line 1 column 26"]),
         ('{"model_type": "gpt2"}', ["model_type 'gpt2': only 'albert', 'bert' and 'ernie'"]),
         ("[]", ["is not a JSON object"]),
+        ("[" * 100_000, ["as JSON: ", "recursion"]),
         ('{"model_type": "bert", "position_embedding_type": "relative_key"}', ["relative positions"]),
         ('{"model_type": "bert", "is_decoder": true}', ["a decoder"]),
     ],
-    ids=["huge", "not json", "gpt2", "list", "relative", "decoder"],
+    ids=["huge", "not json", "gpt2", "list", "nested", "relative", "decoder"],
 )
 def test_a_bad_config_is_one_line_with_every_field(tmp_path, content, names):
     (tmp_path / "config.json").write_text(content)
