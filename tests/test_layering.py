@@ -208,3 +208,13 @@ def test_packages_import_where_triton_is_not_installed():
         "with pytest.raises(kernels.KernelError, match='not installed'): kernels.use('triton')"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_options_load_nothing_that_takes_long():
+    """So `--help` answers at once."""
+    code = (
+        "import sys, flows.orchestration.settings;"
+        "slow = {'torch', 'prefect', 'duckdb', 'jieba', 'numpy', 'pyarrow'} & set(sys.modules);"
+        "assert not slow, slow"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -6,13 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from albert.tasks import Kind, Pooling, Task, TaskData, load_task
+from albert.tasks import Kind, Pooling, Task, load_task
 from data.errors import ConfigError
 from data.options import Commas, Words, options
+
+if TYPE_CHECKING:
+    from albert.tasks import TaskData  # loads numpy, which --help can do without
 
 # small tasks need more steps, up to 20 epochs (Mosbach et al. 2021, section 5), large ones 3 (Devlin et al.)
 FEWEST_STEPS = 1000
