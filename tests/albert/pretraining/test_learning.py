@@ -21,8 +21,10 @@ from albert.pretraining.start import prepare_folder
 from albert.pretraining.state import STATE_FILE
 from data.errors import ConfigError, InputError
 from data.files import sha256
+from data.refresh import GateRules
 from tests.albert.pretraining.conftest import assert_same, weights, with_options
-from tests.conftest import save_small_model
+from tests.conftest import copy_tensorflow_checkpoint, put_into_hub_cache, save_small_model
+from tests.corpora import make_corpus
 from tests.workers import PreloadedContext
 
 
@@ -214,6 +216,22 @@ def test_a_preset_can_be_unshared_too(settings):
     model, report, _ = check_start(with_options(settings, init="tiny", growth={"share": "none"}))
     first, second = model.encoder.attentions[:2]
     assert report is None and not torch.equal(first.output.weight, second.output.weight)
+
+
+def test_training_starts_from_tensorflow_and_from_the_hubs_cache(settings, samples, tmp_path, monkeypatch):
+    folder = copy_tensorflow_checkpoint("google", tmp_path / "google")
+    gates = GateRules(max_unknown_share=1.0)  # it has 31 tokens
+    rules = {"gates": gates, "max_seq_length": 16}
+    shards = make_corpus(tmp_path, "t", samples / "tea.jsonl", folder / "vocab_chinese.txt", **rules)
+    known = replace(settings, shards=shards, tokenizer_folder=None, steps=2)
+    first = pretrain(replace(known, init=str(folder), run_folder=tmp_path / "a"))
+    assert first.probe is not None and not any("newly" in notice for notice in first.notices)
+
+    put_into_hub_cache(tmp_path / "cache", first.checkpoint, "org/tea")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    second = pretrain(replace(known, init="hf:org/tea", run_folder=tmp_path / "b"))
+    assert second.probe.mlm_loss == pytest.approx(first.evaluations()[-1]["held_out_mlm_loss"], abs=0.5)
 
 
 def test_another_models_vocabulary_is_refused_before_any_work(settings, tmp_path, tokenizer):
