@@ -90,7 +90,7 @@ def _span(
     if not passage or not question or not question.strip():
         raise ValueError("no passage or no question")
     answers = entry.get("answers") or []
-    if entry.get("is_impossible") or not is_labelled:
+    if entry.get("is_impossible") is True or not is_labelled:
         answers = []
     elif not answers:
         raise ValueError("no answer")
@@ -106,8 +106,8 @@ def _span(
         starts.append(start)
     if answers and max(starts) < 0:
         raise ValueError(f"its answer {texts[0]!r} is not in the passage")
-    own = entry.get("id", entry.get("query_id", number))
-    return SpanExample(str(own), passage, question, tuple(texts), tuple(starts), group)
+    own = cell_of(entry, "id") or cell_of(entry, "query_id") or str(number)
+    return SpanExample(own, passage, question, tuple(texts), tuple(starts), group)
 
 
 def read_choices(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
@@ -160,7 +160,7 @@ def _choice(passage: str, entry: dict[str, Any], number: int, is_labelled: bool)
     if is_labelled and answer not in choices:
         raise ValueError("the right answer is not among the choices")
     place = choices.index(answer) if is_labelled else 0
-    own = str(entry.get("id", number))
+    own = cell_of(entry, "id") or str(number)
     return ChoiceExample(passage, entry["question"], tuple(map(str, choices)), place, own)
 
 

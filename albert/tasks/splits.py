@@ -78,7 +78,8 @@ def _made(found: Iterable[Found]) -> tuple[list[AnyExample], list[str]]:
     for where, make in found:
         try:
             example = make()
-            "".join((*example.texts(), example.describe(), example.gold())).encode()
+            parts = *example.texts(), example.describe(), example.gold(), example.id, example.group or ""
+            "".join(parts).encode()
         except ValueError as fault:  # of encode: JSON can escape half a character
             skipped.append(f"{where}: {fault}")
         except _MALFORMED:

@@ -143,7 +143,7 @@ def _example(row: Row, columns: Mapping[Role, str], task: Task, at: int, is_labe
     # of unlabelled rows one that every kind can encode; no prediction depends on it
     labels = _labels(values, columns["label"], task) if is_labelled else ("0",)
     several = labels if task.kind is Kind.MULTILABEL else None
-    own = str(values.get("id", at))
+    own = cell_of(values, "id") or str(at)
     return Example(text, pair, task.separator.join(labels), cell_of(values, task.group), own, several)
 
 
@@ -159,11 +159,12 @@ def _text(row: Mapping[str, Any], column: str) -> str:
 
 def _labels(row: Mapping[str, Any], column: str, task: Task) -> tuple[str, ...]:
     """The labels of a row, each once; only of multilabel there may be none, or several, also in a list."""
-    labels: tuple[str, ...]
-    if task.kind is Kind.MULTILABEL and row.get(column) is not None:
-        cell = row[column]
+    cell, labels = row.get(column), tuple[str, ...]()
+    if task.kind is Kind.MULTILABEL and isinstance(cell, (str, int, list)):
         parts = cell if isinstance(cell, list) else str(cell).split(task.separator)
         labels = tuple(dict.fromkeys(part for one in parts if (part := str(one).strip())))
+    elif isinstance(cell, list):
+        raise ValueError(f"column {column!r} is a list: only multilabel tasks have several")
     else:
         labels = (_text(row, column).strip(),)
     for label in labels:

@@ -250,6 +250,30 @@ def test_half_a_character_is_a_fault_of_its_row(read):
     split = read("t.jsonl", rows, "c3")
     (skipped,) = split.skipped
     assert len(split.examples) == 1 and "row 2" in skipped and skipped.endswith("surrogates not allowed")
+    row = {"text": "茶", "label": "好", "id": "1", "law": "民"}
+    split = read(
+        "l.jsonl", [row, row | {"id": "\ud83d"}, row | {"law": "\ud83d"}], Task(name="t", group="law")
+    )
+    assert len(split.examples) == 1 and len(split.skipped) == 2  # predictions and groups are written too
+
+
+def test_a_row_with_an_empty_id_has_its_number(read):
+    row = {"id": None, "text": "茶", "label": "好"}
+    assert [one.id for one in read("t.jsonl", [row, row, row | {"id": 7}], "t").examples] == ["0", "1", "7"]
+    choices = [[["茶"], [DRINKS | {"id": None}], "1"]] * 2
+    assert [one.id for one in read("c.jsonl", choices, "c3").examples] == ["0", "1"]
+    qas = [{**QUESTIONS[0], "id": None}] * 2
+    content = {"data": [{"paragraphs": [{"context": "龙井产于杭州。", "qas": qas}]}]}
+    assert [one.id for one in read("s.json", content, "squad1").examples] == ["0", "1"]
+
+
+def test_a_list_is_no_label_where_an_example_has_one(read):
+    split = read("t.jsonl", [{"text": "茶", "label": label} for label in (["好", "香"], "好", ["好"])], "t")
+    assert [one.label for one in split.examples] == ["好"] and len(split.skipped) == 2
+    assert split.skipped[0].endswith("row 1: column 'label' is a list: only multilabel tasks have several")
+    rows = [{"text": "茶", "label": label} for label in (["好"], {"好": 1})]
+    split = read("m.jsonl", rows, Task(name="t", kind=Kind.MULTILABEL))
+    assert [one.labels for one in split.examples] == [("好",)] and len(split.skipped) == 1
 
 
 def test_labels_without_an_example_are_named(tmp_path):
