@@ -29,6 +29,7 @@ class KeptModels:
     folder: Path
     every_seed: bool
     lines: list[str] = field(default_factory=list)  # what was kept, for a person
+    names: dict[str, str] = field(default_factory=dict)  # by the folder's, which has no space or slash
     best: dict[tuple[str, bool], tuple[str, float]] = field(default_factory=dict)  # key and score on dev
 
     def place(self, key: str) -> Path:
@@ -70,12 +71,19 @@ class KeptModels:
             runs = [max(runs, key=lambda pair: pair[1].dev_score)]
         for candidate, run in runs:
             name = f"{candidate.name}-seed-{run.result.seed}" if self.every_seed else model.name
-            target = self.folder / (re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model")
+            target = self.folder / self._folder_name(name)
             self._move(candidate, run, target, train_again)
             record = read_fine_tuned(target)
             scores = ", ".join(f"{one.replace('_', ' ')} {100 * v:.2f}" for one, v in record.dev.items())
             opened = record.opened_with(candidate.config)
             self.lines.append(f"model {target}: seed {run.result.seed}, dev {scores}; {opened}")
+
+    def _folder_name(self, name: str) -> str:
+        """A folder's name for a model's, and another for each model: `a b` and `a-b` would share one."""
+        found = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model"
+        while self.names.setdefault(found, name) != name:
+            found += "-2"
+        return found
 
     def _move(self, candidate: Candidate, run: SeedRun, target: Path, train_again: TrainAgain) -> None:
         key = run_key(candidate, run.result.seed, run.result.learning_rate)
