@@ -57,11 +57,17 @@ class Predicted:
     def submission(self) -> str:
         """The predictions as CLUE's baselines write them (github.com/CLUEbenchmark/CLUE): a JSON object a
         line, which is numbered, not named; for spans and ChID one of all answers. Raises InputError if a line
-        would be missing.
+        or an answer would be missing.
         """
         ids, labels = [one.id for one in self.examples], self._labels()
         if self.record.task.kind is Kind.SPAN or all(one.startswith("#idiom") for one in ids):
-            return json.dumps(dict(zip(ids, labels, strict=True)), ensure_ascii=False, indent=1) + "\n"
+            answers = dict(zip(ids, labels, strict=True))
+            if len(answers) < len(ids):
+                raise InputError(
+                    f"{len(ids)} questions have {len(answers)} ids; CLUE names answers by them: give each "
+                    "question an id of its own, or write a table"
+                )
+            return json.dumps(answers, ensure_ascii=False, indent=1) + "\n"
         if self.skipped:
             raise InputError(
                 f"{len(self.skipped)} row(s) could not be read, first: {self.skipped[0]}; CLUE numbers the "
@@ -119,7 +125,10 @@ def load_fine_tuned(folder: Path | str, task: Task | None = None) -> Predictor:
     names = {ours: f"{head.name}.{ours}" for ours in ("weight", "bias")}
     if missing := [name for name in names.values() if name not in checkpoint.tensors]:
         raise InputError(f"{folder} has no head: no {missing[0]} in {checkpoint.source.weights.name}")
-    model.classifier.load_state_dict({ours: checkpoint.tensors[name] for ours, name in names.items()})
+    try:
+        model.classifier.load_state_dict({ours: checkpoint.tensors[name] for ours, name in names.items()})
+    except (AttributeError, RuntimeError):  # the task's model has no head, or one of another shape
+        raise InputError(f"{folder}: its head does not fit task {record.task.name}") from None
     model.to(default_device())
     tokenizer = load_tokenizer(checkpoint.source.vocabulary)
     return Predictor(record=record, learner=learner, model=model, tokenizer=tokenizer)

@@ -147,7 +147,7 @@ def test_of_each_model_the_best_seed_on_dev_is_kept(tmp_path, tokenizer):
     assert again == [max(runs, key=lambda run: run.result.dev["accuracy"]).result.seed, 0, 1]
     # each has a folder of its own, and none above
     assert [keep(best, name)[-1] for name in ("a b", "..", "模型 一")] == ["small", "small", "模型-一"]
-    assert keep(best, "a b") == ["a-b", "model", "small", "模型-一"]
+    assert keep(best, "a-b") == ["a-b", "a-b-2", "model", "small", "模型-一"]
 
 
 def test_of_finished_runs_the_best_weights_stay(tmp_path, tokenizer):
@@ -232,6 +232,8 @@ def test_a_model_that_trainer_saved_predicts_by_transformers_scores(kind, tmp_pa
         answers = [{"X": {text[:2]: [[0, 1]], text[2]: [[2, 2]]}} for text in SENTENCES]
     if kind in ("span", "blank"):  # one object of all answers
         assert json.loads(found.submission()) == {row[0]: one for row, one in zip(rows, answers, strict=True)}
+        with pytest.raises(InputError, match="6 questions have 1 ids"):
+            replace(found, examples=found.examples[:1] * 6).submission()
     else:  # an object a line, numbered whatever the rows' own ids
         lines = [json.loads(line) for line in found.submission().splitlines()]
         assert lines == [{"id": number, "label": one} for number, one in enumerate(answers)]
@@ -254,6 +256,9 @@ def test_predictions_are_printed_and_a_submission_lacks_no_row(tmp_path, tokeniz
     done = run_here(*given)
     assert done.returncode == 0 and "1 row(s) could not be read" in done.stderr
     assert done.stdout.startswith("id\tprediction\t好\t坏\n10\t")
+    for task in ("stsb", "stsb-probe"):  # of one number, and of none
+        done = run_here(*given, "--task", task)
+        assert done.returncode == 2 and f"its head does not fit task {task}" in done.stderr
     given += ["--output", tmp_path / "out.json"]
     done = run_here(*given)
     assert done.returncode == 2 and "CLUE numbers the lines" in done.stderr
