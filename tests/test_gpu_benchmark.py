@@ -226,10 +226,20 @@ def test_a_task_that_ends_its_process_or_never_ends_spoils_no_other(monkeypatch)
     outcomes = dict(run_tasks(tasks(made), later(300), processes=2))
     reasons = {n: o.reason for n, o in outcomes.items() if isinstance(o, Failure)}
     assert reasons.keys() == {1, 3} and reasons[3] == "AssertionError: a wrong number"
-    assert reasons[1].startswith("BrokenProcessPool: ")
+    assert reasons[1].startswith("its process ended with status ")
     monkeypatch.setattr(workers.Worker, "GRACE_SECONDS", 0.0)
     late = tasks([Claim("embed", "never_ends", (), __name__)])
     assert dict(run_tasks(late, later(1), processes=1)) == {0: Failure("not done in time", is_late=True)}
+
+
+def test_no_process_outlives_the_one_that_asks():
+    code = (
+        "import os, time; from benchmarks.gpu.workers import Worker; "
+        "print(Worker('torch').call((os.getpid, ()), time.monotonic() + 100), flush=True); os._exit(0)"
+    )
+    # its output ends with the last process that may write to it
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert done.stdout.strip().isdecimal()
 
 
 def test_nothing_starts_after_the_deadline_and_no_compilation_shortly_before():

@@ -1,18 +1,20 @@
 """Processes that run functions for `benchmarks.gpu`: side by side, and apart from each other.
 
 After an error on the GPU a process does not recover, and a kernel may never end: each function that fails so
-takes its own process along, and the next one gets a new process.
+takes its own process along, and the next one gets a new process. None outlives the process that asks.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any
 
 import torch
@@ -60,9 +62,10 @@ def run_tasks(
             late = time.monotonic() > deadline
             yield number, Failure(LATE, is_late=True) if late else call(task)
         return
+    workers = [Worker(choice) for _ in range(processes)]
     idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-    for _ in range(processes):
-        idle.put(Worker(choice))
+    for worker in workers:
+        idle.put(worker)
 
     def run(number: int) -> tuple[int, object]:
         worker = idle.get()
@@ -76,9 +79,9 @@ def run_tasks(
         for done in as_completed([threads.submit(run, number) for number in range(len(tasks))]):
             yield done.result()
     finally:
-        threads.shutdown(cancel_futures=True)
-        while not idle.empty():
-            idle.get().end()
+        threads.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.end()
 
 
 class Worker:
@@ -91,11 +94,11 @@ class Worker:
         self.pool: ProcessPoolExecutor | None = None
 
     def end(self) -> None:
-        if self.pool is not None:
-            for process in self.pool._processes.values():
+        pool, self.pool = self.pool, None
+        if pool is not None:
+            for process in pool._processes.values():
                 process.kill()
-            self.pool.shutdown()
-            self.pool = None
+            pool.shutdown()
 
     def call(self, task: Task, deadline: float) -> Any:
         """Run a task there, unless the deadline has passed; returns its result or its Failure."""
@@ -103,16 +106,33 @@ class Worker:
             return Failure(LATE, is_late=True)
         if self.pool is None:
             spawn = get_context("spawn")
-            self.pool = ProcessPoolExecutor(1, spawn, initializer=kernels.use, initargs=(self.choice,))
+            self.pool = ProcessPoolExecutor(1, spawn, initializer=_begin, initargs=(self.choice,))
         try:
             left = min(deadline + self.GRACE_SECONDS - time.monotonic(), threading.TIMEOUT_MAX)
             return self.pool.submit(_call_there, task).result(left)
         except TimeoutError:
             failure = Failure("not done in time", is_late=True)
-        except RuntimeError as error:  # its process has ended, or the GPU has an error
+        except BrokenProcessPool:
+            (process,) = self.pool._processes.values()
+            process.join(1)
+            failure = Failure(f"its process ended with status {process.exitcode}")
+        except RuntimeError as error:  # of the GPU
             failure = Failure(reason(error))
+        except KeyboardInterrupt:
+            self.end()
+            raise
         self.end()
         return failure
+
+
+def _begin(choice: str) -> None:
+    kernels.use(choice)  # type: ignore[arg-type]
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent_process().join()
+    os._exit(1)
 
 
 def _call_there(task: Task) -> object:
