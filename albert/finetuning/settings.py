@@ -131,6 +131,8 @@ class FineTuneSettings(TuningOptions):
             raise ConfigError("no model to fine-tune: pass --model with a checkpoint folder")
         if self.names is not None and len(self.names) != len(self.models):
             raise ConfigError(f"{len(self.names)} names for {len(self.models)} models")
+        if not all(name.strip("_ ") for name in self.names or ()):
+            raise ConfigError(f"names={self.names}: a model has an empty name")
         for name, numbers in self.recipes().items():
             if len({_run_of(self.models[at]) for at in numbers}) < len(numbers):
                 raise ConfigError(f"{name} names one pretraining run twice: of each, one checkpoint counts")

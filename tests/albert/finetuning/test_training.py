@@ -213,6 +213,8 @@ def test_labels_that_training_never_saw_and_single_classes_are_refused(split_fil
     table(split_files["train"], "text label", ["好一", "坏一"])
     with pytest.raises(InputError, match="nothing to tell apart"):
         fine_tune(FineTuneSettings(**settings))
+    with pytest.raises(ConfigError, match="a model has an empty name"):  # the plots could not name it
+        FineTuneSettings(**settings, names=("",))
     with pytest.raises(ConfigError, match="learning_rate or optimizer.sweep"):
         FineTuneSettings(**settings, learning_rate=1e-4, optimizer=FineTuneOptimizer(sweep=(1e-4, 2e-4)))
 
