@@ -31,6 +31,7 @@ def test_a_batch_is_its_rows_one_after_the_other(stream, masking, rows):
     instances, batch = packed(stream[masking], rows)
     plain = batch.input_ids.clone()
     plain[batch.masked_index] = batch.masked_labels
+    assert len(batch.masked_index) >= len(rows)
     assert batch.max_seqlen == instances.lengths[rows].max()
     for number, row in enumerate(rows):
         begin, end = batch.cu_seqlens[number : number + 2].tolist()
