@@ -138,7 +138,7 @@ def _choice_documents(path: Path) -> Iterator[tuple[str, object]]:
             yield f"{path}, passage {number}", one
 
 
-def _choices(one: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _choices(one: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Yield the passage and the entry of each question, as in C3; an empty entry for another format."""
     if isinstance(one, list) and len(one) > 1:  # C3: [lines, questions, id]
         yield from (("\n".join(one[0]), entry) for entry in one[1])
@@ -146,7 +146,7 @@ def _choices(one: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         parts = (one.get(name, ()) for name in ("questions", "options", "answers"))
         for question, choices, letter in zip_longest(*parts):
             answer = dict(zip("ABCDEFGH", choices or (), strict=False)).get(letter)
-            yield one["article"], {"question": question, "choice": choices, "answer": answer}
+            yield one.get("article"), {"question": question, "choice": choices, "answer": answer}
     else:
         yield "", {}
 

@@ -59,8 +59,9 @@ def read_split(path: Path, task: Task, *, is_labelled: bool = True) -> tuple[Tas
         task, found = read_table(path, task, is_labelled)
     try:
         examples, skipped = _made(found)
-    except _MALFORMED:
-        raise InputError(f"{path} is not in a format of task {task.name}") from None
+    except _MALFORMED as error:  # such as KeyError: 'qas'
+        fault = f"{type(error).__name__}: {error}"
+        raise InputError(f"{path} is not in a format of task {task.name} ({fault})") from None
     if not examples:
         first = f"; first problem: {skipped[0]}" if skipped else ""
         raise InputError(f"no usable example in {path}{first}")

@@ -126,6 +126,9 @@ def test_choices_are_read_from_c3_and_from_races_folder(read, tmp_path):
     read("race/high/1.txt", RACE, "race")
     _, split = read_split(tmp_path / "race", load_task("race"))
     assert [(one.question, one.answer) for one in split.examples] == [("Who drinks?", 1), ("What?", 0)]
+    (tmp_path / "race/high/2.txt").write_text(json.dumps(RACE).replace("article", "text"), encoding="utf-8")
+    _, split = read_split(tmp_path / "race", load_task("race"))
+    assert len(split.examples) == 2 and all("2.txt, passage 1, " in one for one in split.skipped)
 
 
 def test_blanks_are_read_from_chid_with_the_answers_beside_it(read, tmp_path):
