@@ -20,7 +20,7 @@ from albert.checkpoints import find_source, names_checkpoint
 from albert.evaluation import Comparison
 from albert.pretraining import PretrainResult, read_settings
 from albert.tasks import load_task, read_split
-from data.cleaning import GuardRules
+from data.cleaning import GuardRules, find_leak
 from data.files import write_text
 from data.options import values_of
 from data.refresh import GateRules, InstanceRules
@@ -100,16 +100,23 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
 
 def guard_files(name: str, task: str, dev: str, test: str | None, folder: Path) -> list[str]:
     """Files for a guard with the text of dev and test, made in a folder under a name."""
-    return [
+    files = [
         write_files(f"{name}-{split}", partial(write_guard, task, path, folder / f"{name}-{split}.jsonl"))
         for split, path in (("dev", dev), ("test", test))
         if path
     ]
+    return [file for file in files if file]
 
 
-def write_guard(task: str, path: str, target: Path) -> str:
-    """Write the texts of a task's file for a guard, an example a row, without labels and groups."""
-    return write_rows(read_texts(task, path), target)
+def write_guard(task: str, path: str, target: Path) -> str | None:
+    """Write the texts of a task's file for a guard, an example a row, without labels and groups.
+
+    Returns the file, or None if all texts are too short to be found in a corpus.
+    """
+    rows = read_texts(task, path)
+    if not find_leak(rows, ()).texts:
+        return None
+    return write_rows(rows, target)
 
 
 def write_rows(texts: Sequence[object], target: Path) -> str:

@@ -12,3 +12,8 @@ def test_a_document_with_both_short_sentences_of_a_pair_is_kept_out(tmp_path):
     guard = make_guard((str(file),), 13, CleaningRules())
     both, one = count_hits(guard, [["泡绿茶吧。", "绿茶要泡。"], ["泡绿茶吧。"]])
     assert both and not one
+
+
+def test_a_task_of_texts_too_short_to_be_found_is_not_refused(tmp_path):
+    (tmp_path / "dev.tsv").write_text("text\tlabel\n好\t1\n真难吃\t0\n", encoding="utf-8")
+    assert write_guard("online_shopping", str(tmp_path / "dev.tsv"), tmp_path / "dev.jsonl") is None
