@@ -88,16 +88,18 @@ class _Damaged(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Buffer) -> int:
-        view = memoryview(buffer)
-        if self.damage is not None:
-            return 0
+        # as much as fits: the first buffer decides the encoding
+        view, size = memoryview(buffer), 0
         try:
-            content = self.stream.read1(min(len(view), _UNIT))
+            while self.damage is None and size < len(view):
+                content = self.stream.read1(min(len(view) - size, _UNIT))
+                if not content:
+                    break
+                view[size : size + len(content)] = content
+                size += len(content)
         except DAMAGED as error:
             self.damage = error
-            return 0
-        view[: len(content)] = content
-        return len(content)
+        return size
 
     def close(self) -> None:
         self.stream.close()

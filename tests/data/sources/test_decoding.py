@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.sources.decoding import decoded_lines
-from tests.data.sources.test_documents import FIRST, SECOND, texts
+from tests.data.sources.test_documents import FIRST, PACKED, SECOND, texts
 
 SIMPLIFIED = f"{FIRST}\n{SECOND}"
 TRADITIONAL = "這是一份文件，內容只有兩句話。今天天氣很好。"
@@ -25,6 +25,13 @@ UNICODE = ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
 def test_encodings_are_detected_with_their_mark_and_without(write, encoding, text):
     path = write("corpus.txt", text.encode(encoding))
     assert texts(path) == [text.removeprefix("\ufeff")]
+
+
+@pytest.mark.parametrize("compression", PACKED)
+def test_an_encoding_is_detected_behind_a_long_beginning_in_ascii(write, compression):
+    text = "\n".join(["<p>tea</p>" * 1000, *jsonl_rows(60)])
+    path = write(f"corpus.txt{compression}", PACKED[compression](text.encode("utf-16-le")))
+    assert texts(path) == [text.removesuffix("\n")]
 
 
 def jsonl_rows(count):
