@@ -17,6 +17,7 @@ from typing import NamedTuple
 MAX_ROW_CHARACTERS = 32 << 20
 MAX_FIELD_CHARACTERS = 4_000_000  # a longer CSV field has a quote that was never closed
 _WINDOW = 1 << 16  # characters of JSON held at once, unless one value is longer
+_FAR = 4096  # characters into the held text; beyond, counting the lines for an error's message is slow
 _next_value = re.compile(r"(?:^[ \t,\[]*|[}\"]\s*,\s*)(?=\{)", re.M)
 _array_of_objects = re.compile(r"\s*\[\s*(?:\{|$)")
 _decoder = json.JSONDecoder(parse_int=float)  # int() refuses more than 4,300 digits
@@ -119,6 +120,8 @@ def _values(lines: Iterator[str]) -> Iterator[object]:
                     if not is_over and not is_long and _is_cut(error, text):
                         break
                     reason = "row_too_long" if is_long else "bad_json"
+                    if at > _FAR:
+                        text, at = text[at:], 0
             following = _next_value.search(text, at + (not lost))
             end = following.end() if following else len(text)
             lost += end - at
