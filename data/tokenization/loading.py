@@ -71,12 +71,12 @@ def load_tokenizer(path: Path) -> Tokenizer:
     tokenizer.json, or for the other files as in the published models.
     """
     read = {".json": read_tokenizer_json, ".model": _unigram}.get(path.suffix, _wordpiece)
-    return read(path, _json_object(path.with_name(TOKENIZER_CONFIG)))
+    return read(path, _tokenizer_config(path))
 
 
 def tokenizer_digest(path: Path) -> str:
     """Hash a vocabulary file, with what a tokenizer_config.json beside it changes."""
-    config = _json_object(path.with_name(TOKENIZER_CONFIG))
+    config = _tokenizer_config(path)
     changed = {name: config[name] for name, usual in _RULES.items() if config.get(name, usual) != usual}
     digest = sha256(path)
     return hashlib.sha256((digest + json.dumps(changed)).encode()).hexdigest() if changed else digest
@@ -133,6 +133,15 @@ def _check_none_added(path: Path, config: Mapping[str, Any], vocabulary: list[st
             f"it in the order of their ids, and list those that texts hold in {TOKENIZER_CONFIG} as "
             "domain_terms"
         )
+
+
+def _tokenizer_config(vocabulary: Path) -> dict[str, Any]:
+    path = vocabulary.with_name(TOKENIZER_CONFIG)
+    config = _json_object(path)
+    for name in ("do_lower_case", "keep_accents", "strip_accents"):
+        if not isinstance(value := config.get(name), bool | None):
+            raise InputError(f"{path}: {name} is {value!r}, and must be true or false")
+    return config
 
 
 def _json_object(path: Path) -> dict[str, Any]:

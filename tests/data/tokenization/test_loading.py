@@ -85,6 +85,8 @@ def test_a_vocabulary_that_cannot_work_is_refused(write, lines, message, line_en
     [
         ("added_tokens.json", {"好茶": 5, "[MASK]": 4}, "1 entries were added to .*, first '好茶'"),
         ("tokenizer_config.json", {"added_tokens_decoder": {"5": {"content": "好茶"}}}, "first '好茶'"),
+        ("tokenizer_config.json", {"do_lower_case": "false"}, "do_lower_case is 'false', and must be true"),
+        ("tokenizer_config.json", {"strip_accents": 0}, "strip_accents is 0, and must be true"),
     ],
 )
 def test_what_would_make_other_ids_in_transformers_is_refused(tmp_path, write, name, content, message):
