@@ -97,9 +97,10 @@ def test_a_transfer_that_breaks_off_ends_the_refresh_and_the_next_reads_all(
         ("zip://a.txt::http://[::ffff:169.254.1.1]/a.zip", "is link-local"),
         ("http://me@localhost:8000/a.txt", "is this machine.* --reading.allow-loopback"),
         ("http://0.0.0.0/a.txt", "is this machine"),
+        ("nonsense://bucket/a.txt", r"pip install 'jixu\[remote\]'"),
     ],
 )
-def test_addresses_that_only_this_machine_can_reach_are_refused(url, fault):
+def test_addresses_that_cannot_or_may_not_be_reached_are_refused(url, fault):
     with pytest.raises(InputError, match=fault):
         find_files(url)
 
