@@ -84,7 +84,7 @@ def describe_result(result: RefreshResult) -> list[str]:
     sizes = f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
     if not result.is_new:
         return [f"nothing changed: {version} is still current ({sizes})", *found]
-    off = "off: the documents have no sentence order, or it was switched off"
+    off = "off: it was switched off, or the objective or the documents have no sentence order"
     order = f"on ({_order(result)})" if result.sop else off
     why = ": everything anew, as the recipe or jixu changed, or files were damaged"
     anew = why if result.recipe_changed else ""
