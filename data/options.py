@@ -101,9 +101,10 @@ def faults(error: ValidationError, cls: type) -> str:
 def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, cls: type) -> str:
     name = ".".join(str(part) for part in loc)
     if kind in ("unexpected_keyword_argument", "unexpected_positional_argument"):
-        group = name.rpartition(".")[0]
-        names = [one for one in names_of(cls) if one.rpartition(".")[0] == group]
-        near = difflib.get_close_matches(name, names, 1)
+        group, _, wrong = name.rpartition(".")
+        places = [one.rpartition(".") for one in names_of(cls)]
+        names = [known for place, _, known in places if place == group]
+        near = difflib.get_close_matches(wrong, names, 1)
         return f"unknown {name}" + (
             f"; did you mean {near[0]}?" if near else f", known are {', '.join(names)}"
         )
