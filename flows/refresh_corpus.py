@@ -82,7 +82,8 @@ def measure(
         drift = replace(drift, mlm_loss=added_mlm_loss(workspace, result.corpus, checkpoint))
     if drift:
         about = f"{result.corpus} version {result.version}: its new documents against those before"
-        rows = [{"measure": name, "value": value} for name, value in drift.measures().items()]
+        measured = [item for item in drift.measures().items() if item[1] is not None]
+        rows = [{"measure": name, "value": value} for name, value in measured]
         publish_table("drift", result.corpus, rows, about)
     return drift
 
