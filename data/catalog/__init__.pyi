@@ -2,6 +2,7 @@ from .cleanup import collect_garbage as collect_garbage
 from .cleanup import compact as compact
 from .cleanup import remove_corpus as remove_corpus
 from .cleanup import sole_writer as sole_writer
+from .database import SOURCE_FILE as SOURCE_FILE
 from .database import CatalogLost as CatalogLost
 from .database import bring_in_tokenizers as bring_in_tokenizers
 from .database import has_catalog as has_catalog

@@ -83,6 +83,10 @@ _VIEWS = {
 }
 
 
+# in SQL, the file that a document came from, without its place in it, such as "#line=3"
+SOURCE_FILE = r"regexp_replace(source_uri, '#[^/.]*$', '')"
+
+
 class CatalogLost(InputError):
     """A catalog that is gone or damaged, but has a copy."""
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from data.catalog import FunnelRow
+from data.catalog import SOURCE_FILE, FunnelRow
 from data.cleaning import REMOVED_URL
 from data.files import replacing
 from data.instances import Shard
@@ -77,16 +77,15 @@ def _stage_rows(
 def _details(db: duckdb.DuckDBPyConnection) -> list[FunnelRow]:
     """Make rows without input and output: placeholders, URLs, encodings, hits of a reporting guard."""
     rows = db.execute(
-        """
+        f"""
         with entries as (select unnest(map_entries(placeholders)) as entry from listed)
         select 'clean', if(entry.key = $url, 'removed', 'placeholders'), entry.key,
             sum(entry.value)::bigint from entries group by all
         union all
         select 'read', 'decoded_from', encoding, count(*) from listed group by encoding
         union all
-        -- a file's documents have their places in it after its name, such as "#line=3"
-        select 'read', 'files_read_as', text_format,
-            count(distinct regexp_replace(source_uri, '#[^/.]*$', '')) from listed group by text_format
+        select 'read', 'files_read_as', text_format, count(distinct {SOURCE_FILE})
+        from listed group by text_format
         union all
         select 'guard', 'kept', 'in_evaluation_set', nullif(count(*), 0)
         from listed where stage is null and guard_hits > 0
