@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.catalog.database import create_views, quoted, read_catalog
+from data.catalog.database import SOURCE_FILE, create_views, quoted, read_catalog
 from data.catalog.versions import Version, never_trained_share, require_version, version_shards
 from data.errors import InputError
 from data.instances import LENGTH_BIN, MEND, count_row_groups, read_rows
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _IS_HAN = r"regexp_full_match(word, '[\x{4e00}-\x{9fff}]+')"
 _WORDS = "with words as (select unnest(flatten(words)) as word from document_texts where corpus = $corpus)"
+_IDS = "(select doc_id, unnest(input_ids) as id from instances where corpus = $corpus)"
 
 
 class Statistics:
@@ -124,11 +125,7 @@ class Statistics:
 
     def unknown_share(self, corpus: str) -> float:
         """Measure the share of [UNK] among the corpus's tokens, without [CLS] and [SEP]."""
-        query = """
-            select coalesce(avg((id = $unknown)::integer), 0)
-            from (select unnest(input_ids) as id from instances where corpus = $corpus)
-            where id not in ($cls, $sep)
-            """
+        query = f"select coalesce(avg((id = $unknown)::integer), 0) from {_IDS} where id not in ($cls, $sep)"
         ((share,),) = self.db.execute(query, self.token_parameters(corpus)).fetchall()
         return share
 
@@ -137,6 +134,52 @@ class Statistics:
         tokenizer = self.tokenizer(corpus)
         ids = {"unknown": tokenizer.unknown_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
         return {"corpus": self._intact(corpus), **ids}
+
+    def unknown_by_source(self, corpus: str) -> duckdb.DuckDBPyRelation:
+        """Count tokens and the share of [UNK] among them by source file, the worst first.
+
+        An instance that runs across documents (roberta) counts as of its `doc_id`'s.
+        """
+        return self.sql(
+            f"""
+            with tokens as (
+                select doc_id, count(*) as tokens, count(*) filter (id = $unknown) as unknown
+                from {_IDS} where id not in ($cls, $sep) group by doc_id)
+            select {SOURCE_FILE} as source, sum(tokens)::bigint as tokens, sum(unknown)::bigint as unknown,
+                sum(unknown) / sum(tokens) as unknown_share
+            from tokens join documents using (doc_id) where corpus = $corpus and dropped_stage is null
+            group by source order by unknown_share desc, source
+            """,
+            self.token_parameters(corpus),
+        )
+
+    def coverage_by_source(self, corpus: str) -> duckdb.DuckDBPyRelation:
+        """Count the vocabulary's tokens that each source file uses, and those that no other file uses."""
+        return self.sql(
+            f"""
+            with used as (
+                select distinct {SOURCE_FILE} as source, id
+                from {_IDS} join documents using (doc_id)
+                where corpus = $corpus and dropped_stage is null),
+            shared as (select id, count(*) as sources from used group by id)
+            select source, count(*) as tokens, count(*) / $size as share,
+                count(*) filter (sources = 1) as only_here
+            from used join shared using (id) group by source order by tokens desc, source
+            """,
+            {"corpus": self._intact(corpus), "size": self.tokenizer(corpus).vocab_size},
+        )
+
+    def vocabulary_coverage(self, corpus: str) -> duckdb.DuckDBPyRelation:
+        """Count the vocabulary's tokens that the corpus uses at least once, 10, 100 and 1000 times."""
+        return self.sql(
+            f"""
+            with counted as (select id, count(*) as count from {_IDS} group by id),
+            levels as (select unnest([1, 10, 100, 1000]) as at_least)
+            select at_least, count(id) as tokens, count(id) / $size as share
+            from levels left join counted on count >= at_least group by at_least order by at_least
+            """,
+            {"corpus": self._intact(corpus), "size": self.tokenizer(corpus).vocab_size},
+        )
 
     def changed_documents(
         self, corpus: str, newer: int | None = None, older: int | None = None
@@ -177,10 +220,13 @@ class Statistics:
 
     def _version(self, corpus: str, version: int | None) -> Version:
         """Return a version, by default the current one. Raises InputError if it does not exist."""
-        found = require_version(self.db, corpus, version)
-        if version is not None and found.version < version:
-            raise InputError(f"no version {version} of {corpus} (the last before it is {found.version})")
-        return found
+        require_version(self.db, corpus)
+        query = "select version from versions where corpus = ? order by version"
+        listed = [number for (number,) in self.db.execute(query, [corpus]).fetchall()]
+        if version is not None and version not in listed:
+            there = ", ".join(map(str, listed))
+            raise InputError(f"no version {version} of {corpus} (there is: {there})")
+        return require_version(self.db, corpus, version)
 
     def tokenizer(self, corpus: str) -> Tokenizer:
         """Load the tokenizer that the corpus was made with."""

@@ -9,7 +9,7 @@ from data.catalog import collect_garbage, open_workspace
 from data.errors import InputError
 from data.workspace import Workspace
 from tests.conftest import sample_texts
-from tests.corpora import ask, refresh_here, refresh_settings, write_jsonl
+from tests.corpora import refresh_here, refresh_settings, write_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +23,9 @@ def statistics(tmp_path_factory, samples, vocabulary_file):
 @pytest.fixture
 def relations(statistics):
     """The relations about a corpus."""
-    names = ("funnel", "lengths", "words", "word_lengths", "changed_documents", "sample_instances")
-    return [getattr(statistics, name)("tea") for name in names]
+    names = "funnel lengths words word_lengths unknown_by_source coverage_by_source vocabulary_coverage "
+    names += "changed_documents sample_instances"
+    return [getattr(statistics, name)("tea") for name in names.split()]
 
 
 def test_every_relation_becomes_a_pandas_arrow_or_polars_table(relations):
@@ -48,11 +49,13 @@ def test_samples_read_as_text_with_their_masks(statistics):
         assert sample["text"].startswith("[CLS]")
 
 
-def test_the_share_of_unknown_tokens_is_of_those_that_are_not_special(tmp_path, vocabulary_file):
-    write_jsonl(tmp_path / "a.jsonl", "今天的茶很好喝，也不贵，我们慢慢喝鱻。")
-    refresh_here(refresh_settings(tmp_path / "w", tmp_path / "a.jsonl", vocabulary_file))
-    with open_workspace(tmp_path / "w") as opened:
-        assert opened.unknown_share("tea") == pytest.approx(1 / 19)
+def test_unknown_tokens_are_counted_by_source(statistics):
+    rows = statistics.unknown_by_source("tea").fetchall()
+    ((tokens,),) = statistics.sql(
+        "select count(*) from (select unnest(input_ids) as id from instances) where id not in (2, 3)"
+    ).fetchall()
+    assert sum(row[1] for row in rows) == tokens and len(rows) == 1
+    assert rows[0][3] == pytest.approx(statistics.unknown_share("tea"))
 
 
 def test_versions_are_compared(tmp_path, samples, vocabulary_file):
@@ -75,10 +78,15 @@ def test_versions_are_compared(tmp_path, samples, vocabulary_file):
         back = opened.changed_documents("tea", newer=1, older=2).fetchall()
         assert sorted(back) == sorted(("removed", *row[1:]) for row in changed)
         assert len(opened.changed_documents("tea", newer=1)) == first
-        with pytest.raises(InputError, match=r"no version 3 of tea \(the last before it is 2\)"):
+        with pytest.raises(InputError, match=r"no version 3 of tea \(there is: 1, 2\)"):
             opened.changed_documents("tea", newer=3)
         with pytest.raises(InputError, match="no version 3 of tea"):
             next(opened.texts("tea", 3))
+        by_source = {Path(row[0]).name: row[1:] for row in opened.coverage_by_source("tea").fetchall()}
+        ids = "(select unnest(input_ids) as id from instances)"
+        ((used,),) = opened.sql(f"select count(distinct id) from {ids}").fetchall()
+        (a, _, only_a), (b, share, only_b) = by_source["a.jsonl"], by_source["b#c.jsonl"]
+        assert a - only_a == b - only_b and a + only_b == used and 0 < share < 1
         repeats = """
             select d.dropped_reason, kept.source_uri from documents d
             join documents kept on kept.doc_id = d.duplicate_of and kept.dropped_reason is null
@@ -132,5 +140,6 @@ def test_the_sources_of_documents_are_where_they_stand_now(tmp_path, vocabulary_
     refresh_here(settings)
     (tmp_path / "s" / "old.jsonl").rename(tmp_path / "s" / "new.jsonl")
     assert refresh_here(settings).kept_shards == 1
-    sources = ask(tmp_path / "w", "select distinct split_part(source_uri, '#', 1) from documents")
-    assert {Path(uri).name for (uri,) in sources} == {"new.jsonl", "other.jsonl"}
+    with open_workspace(tmp_path / "w") as opened:
+        for question in (opened.unknown_by_source, opened.coverage_by_source):
+            assert {Path(row[0]).name for row in question("tea").fetchall()} == {"new.jsonl", "other.jsonl"}
