@@ -80,6 +80,16 @@ class Statistics:
     def _loss(self, corpus: str) -> str:
         return f"files of {corpus} are gone or damaged in {self.workspace.root}: {MEND}"
 
+    def versions(self) -> duckdb.DuckDBPyRelation:
+        """List every version of every corpus, the newest first."""
+        return self.sql(
+            """
+            select corpus, version, parent, documents, characters, words, sentences, instances, tokens, sop,
+                created_at
+            from versions order by corpus, version desc
+            """
+        )
+
     def funnel(self, corpus: str) -> duckdb.DuckDBPyRelation:
         """Count what went into and came out of each stage of the corpus's current version, and why."""
         return self.sql(
@@ -88,6 +98,16 @@ class Statistics:
             where corpus = ? and version = ? order by step, unit desc, reason
             """,
             [corpus, require_version(self.db, corpus).version],
+        )
+
+    def dropped(self, corpus: str) -> duckdb.DuckDBPyRelation:
+        """List every document that was not used, with its place and the reason."""
+        return self.sql(
+            """
+            select source_uri, dropped_stage, dropped_reason, chars from documents
+            where corpus = ? and dropped_reason is not null
+            """,
+            [self._intact(corpus)],
         )
 
     def lengths(self, corpus: str) -> duckdb.DuckDBPyRelation:
@@ -123,6 +143,11 @@ class Statistics:
             {"corpus": self._intact(corpus)},
         )
 
+    def tokens(self, corpus: str, limit: int = 100) -> duckdb.DuckDBPyRelation:
+        """List the most frequent token ids."""
+        query = f"select id, count(*) as count from {_IDS} group by id order by count desc, id limit $limit"
+        return self.sql(query, {"corpus": self._intact(corpus), "limit": limit})
+
     def unknown_share(self, corpus: str) -> float:
         """Measure the share of [UNK] among the corpus's tokens, without [CLS] and [SEP]."""
         query = f"select coalesce(avg((id = $unknown)::integer), 0) from {_IDS} where id not in ($cls, $sep)"
@@ -134,6 +159,34 @@ class Statistics:
         tokenizer = self.tokenizer(corpus)
         ids = {"unknown": tokenizer.unknown_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
         return {"corpus": self._intact(corpus), **ids}
+
+    def masks(self, corpus: str) -> duckdb.DuckDBPyRelation:
+        """Count what the stored masks put in place of tokens: [MASK], the same token, or another.
+
+        Another is a random token; with the objective macbert, most are of a similar word.
+        """
+        return self.sql(
+            """
+            with masked as (
+                select unnest(masked_input_ids) as now, unnest(masked_labels) as label
+                from instances where corpus = ?)
+            select case when now = ? then '[MASK]' when now = label then 'kept' else 'other' end as
+            replacement, count(*) as count, count(*) / sum(count(*)) over () as share from masked group by all
+            order by count desc
+            """,
+            [self._intact(corpus), self.tokenizer(corpus).mask_id],
+        )
+
+    def source_shares(self, corpus: str) -> duckdb.DuckDBPyRelation:
+        """Count the documents, the dropped among them, and the characters of the others by source file."""
+        return self.sql(
+            f"""
+            select {SOURCE_FILE} as source, count(*) as documents, count(dropped_reason) as dropped,
+                coalesce(sum(chars) filter (dropped_reason is null), 0)::bigint as chars
+            from documents where corpus = ? group by source order by chars desc, source
+            """,
+            [self._intact(corpus)],
+        )
 
     def unknown_by_source(self, corpus: str) -> duckdb.DuckDBPyRelation:
         """Count tokens and the share of [UNK] among them by source file, the worst first.
@@ -179,6 +232,60 @@ class Statistics:
             from levels left join counted on count >= at_least group by at_least order by at_least
             """,
             {"corpus": self._intact(corpus), "size": self.tokenizer(corpus).vocab_size},
+        )
+
+    def new_words(self, corpus: str, limit: int = 100) -> duckdb.DuckDBPyRelation:
+        """List words of the documents that the current version added and of none of its older ones, the most
+        frequent first.
+        """
+        version = require_version(self.db, corpus).version
+        return self.sql(
+            f"""
+            with words as (
+                select unnest(flatten(t.words)) as word, first_version
+                from document_texts t join documents using (corpus, doc_id)
+                where corpus = ? and dropped_reason is null)
+            select word, count(*) as count
+            from (from words where first_version = ?) anti join (from words where first_version < ?)
+                using (word)
+            where len(word) > 1 and {_IS_HAN} group by word order by count desc, word limit ?
+            """,
+            [self._intact(corpus), version, version, limit],
+        )
+
+    def duplicates(self, corpus: str) -> duckdb.DuckDBPyRelation:
+        """List every repeated document with its place and the place of the document it repeats."""
+        return self.sql(
+            """
+            select d.source_uri, d.dropped_reason as reason, d.chars, kept.source_uri as repeats
+            from documents d left join documents kept
+                on kept.corpus = d.corpus and kept.doc_id = d.duplicate_of and kept.dropped_reason is null
+            where d.corpus = ? and d.duplicate_of is not null order by d.source_uri
+            """,
+            [self._intact(corpus)],
+        )
+
+    def version_changes(self, corpus: str) -> duckdb.DuckDBPyRelation:
+        """Compare each version of a corpus with the one before it; null if those before it were removed."""
+        return self.sql(
+            """
+            with pairs as (
+                select v.*, coalesce(paths, []) as paths,
+                    if(parent is null, 0, lag(documents) over in_order) as documents_before,
+                    if(parent is null, 0, lag(tokens) over in_order) as tokens_before,
+                    if(parent is null, [], lag(coalesce(paths, [])) over in_order) as paths_before
+                from versions v left join (
+                    select corpus, version, list(path) as paths from version_shards group by all)
+                    using (corpus, version)
+                where corpus = ? window in_order as (order by version))
+            select version, parent, created_at, recipe_hash, documents, instances, tokens,
+                documents - documents_before as documents_added, tokens - tokens_before as tokens_added,
+                len(paths) - len(paths_before) + gone_shards as new_shards, gone_shards
+            from pairs, lateral (
+                select len(paths_before) - len(list_intersect(paths, paths_before)) as gone_shards)
+            order by version
+            """,
+            [self._intact(corpus)],
         )
 
     def changed_documents(
@@ -227,6 +334,30 @@ class Statistics:
             there = ", ".join(map(str, listed))
             raise InputError(f"no version {version} of {corpus} (there is: {there})")
         return require_version(self.db, corpus, version)
+
+    def masked_words(self, corpus: str) -> duckdb.DuckDBPyRelation:
+        """Count words by their length in tokens, with the share that the stored masks hide."""
+        tokenizer = self.tokenizer(corpus)
+        special = [tokenizer.pad_id, tokenizer.unknown_id, tokenizer.cls_id, tokenizer.sep_id]
+        return self.sql(
+            """
+            with tokens as (
+                select instance_id, input_ids, masked_positions,
+                    list_filter(range(len(input_ids)), lambda i: word_starts[i + 1] = '1') as starts
+                from instances where corpus = ?),
+            words as (
+                select unnest(list_zip(starts, list_append(starts[2:], len(input_ids)))) as bounds,
+                    input_ids, masked_positions from tokens),
+            flagged as (
+                select bounds[2] - bounds[1] as length,
+                    list_contains(masked_positions, bounds[1]::usmallint) as masked
+                from words where not list_contains(?, input_ids[bounds[1] + 1]::integer))
+            select least(length, 6) as tokens, count(*) as words, count(*) filter (masked) as masked,
+                count(*) filter (masked) / count(*) as share
+            from flagged group by all order by tokens
+            """,
+            [self._intact(corpus), special],
+        )
 
     def tokenizer(self, corpus: str) -> Tokenizer:
         """Load the tokenizer that the corpus was made with."""

@@ -45,7 +45,7 @@ def test_a_corpus_without_all_its_files_or_none_has_no_figures(made, tmp_path):
     with pytest.warns(UserWarning, match="jixu doctor.* The views have no rows of it"):
         statistics = open_workspace(copy)
     with statistics:
-        for figures in (statistics.unknown_share, statistics.words):
+        for figures in (statistics.unknown_share, statistics.tokens, statistics.dropped):
             with pytest.raises(InputError, match="files of tea are gone or damaged in .*run jixu doctor"):
                 figures("tea")
             with pytest.raises(InputError, match="no corpus 'te' in this workspace"):

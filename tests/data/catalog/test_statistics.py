@@ -22,10 +22,10 @@ def statistics(tmp_path_factory, samples, vocabulary_file):
 
 @pytest.fixture
 def relations(statistics):
-    """The relations about a corpus."""
-    names = "funnel lengths words word_lengths unknown_by_source coverage_by_source vocabulary_coverage "
-    names += "changed_documents sample_instances"
-    return [getattr(statistics, name)("tea") for name in names.split()]
+    """The relations about a corpus, except new words and duplicates: the samples have none."""
+    names = "funnel lengths words word_lengths tokens masks masked_words source_shares unknown_by_source "
+    names += "coverage_by_source vocabulary_coverage version_changes changed_documents sample_instances"
+    return [statistics.versions(), *(getattr(statistics, name)("tea") for name in names.split())]
 
 
 def test_every_relation_becomes_a_pandas_arrow_or_polars_table(relations):
@@ -58,7 +58,16 @@ def test_unknown_tokens_are_counted_by_source(statistics):
     assert rows[0][3] == pytest.approx(statistics.unknown_share("tea"))
 
 
-def test_versions_are_compared(tmp_path, samples, vocabulary_file):
+def test_words_are_masked_at_about_the_same_rate_whatever_their_length(statistics):
+    rows = statistics.masked_words("tea").fetchall()
+    assert sum(words for _, words, _, _ in rows) > 1000
+    for length, words, masked, share in rows:
+        assert share == masked / words
+        # three standard deviations of a binomial share, and a little for the last word that does not fit
+        assert abs(share - 0.15) < 3 * (0.15 * 0.85 / words) ** 0.5 + 0.02, length
+
+
+def test_versions_duplicates_and_new_words_are_compared(tmp_path, samples, vocabulary_file):
     source = tmp_path / "raw"
     source.mkdir()
     lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines()
@@ -69,15 +78,15 @@ def test_versions_are_compared(tmp_path, samples, vocabulary_file):
     (source / "b#c.jsonl").write_text("\n".join([*lines[38:60], near, near]), encoding="utf-8")
     refresh_here(settings)
     with open_workspace(settings.workspace) as opened:
-        counts = "select documents from versions order by version"
-        first, second = (documents for (documents,) in opened.sql(counts).fetchall())
+        first, second = opened.version_changes("tea").fetchall()
+        assert second[7] == second[4] - first[4] and second[9] == 1 and second[10] == 0
         changed = opened.changed_documents("tea").fetchall()
-        assert [row[0] for row in changed] == ["added"] * (second - first) and second > first
+        assert [row[0] for row in changed] == ["added"] * second[7] and second[7] > 0
         assert all(row[2].startswith(str(source / "b#c.jsonl")) for row in changed)
         # the other way round, what was added went: the older version's sources never held it
         back = opened.changed_documents("tea", newer=1, older=2).fetchall()
         assert sorted(back) == sorted(("removed", *row[1:]) for row in changed)
-        assert len(opened.changed_documents("tea", newer=1)) == first
+        assert len(opened.changed_documents("tea", newer=1)) == first[4]
         with pytest.raises(InputError, match=r"no version 3 of tea \(there is: 1, 2\)"):
             opened.changed_documents("tea", newer=3)
         with pytest.raises(InputError, match="no version 3 of tea"):
@@ -87,22 +96,30 @@ def test_versions_are_compared(tmp_path, samples, vocabulary_file):
         ((used,),) = opened.sql(f"select count(distinct id) from {ids}").fetchall()
         (a, _, only_a), (b, share, only_b) = by_source["a.jsonl"], by_source["b#c.jsonl"]
         assert a - only_a == b - only_b and a + only_b == used and 0 < share < 1
-        repeats = """
-            select d.dropped_reason, kept.source_uri from documents d
-            join documents kept on kept.doc_id = d.duplicate_of and kept.dropped_reason is null
+        shares = "select sum(documents - dropped), sum(chars) from shares"
+        kept = opened.source_shares("tea").query("shares", shares).fetchall()
+        assert kept == opened.sql("select documents, characters from versions where version = 2").fetchall()
+        found = opened.duplicates("tea").fetchall()
+        assert sorted(row[1] for row in found) == ["duplicate"] * 3 + ["near_duplicate"]
+        assert all(row[3].startswith(str(source / "a.jsonl")) for row in found)
+        new = {(word,) for word, _ in opened.new_words("tea").fetchall()}
+        older = opened.sql(
             """
-        found = opened.sql(repeats).fetchall()
-        assert sorted(reason for reason, _ in found) == ["duplicate"] * 3 + ["near_duplicate"]
-        assert all(kept.startswith(str(source / "a.jsonl")) for _, kept in found)
+            select distinct unnest(flatten(t.words)) from document_texts t
+            join documents using (corpus, doc_id) where first_version = 1
+            """
+        )
+        assert new and not new & set(older.fetchall())
         firsts = "select count(*), count(first_version) from documents where dropped_reason is not null"
         assert opened.sql(firsts).fetchall() == [(4, 0)]
     with open_workspace(settings.workspace, newest={"tea": 1}) as then:
         kept = "select version, count(*) from documents where dropped_reason is null group by version"
-        assert then.sql(kept).fetchall() == [(1, first)] and len(then.changed_documents("tea")) == first
+        assert then.sql(kept).fetchall() == [(1, first[4])] and len(then.changed_documents("tea")) == first[4]
     collect_garbage(Workspace(settings.workspace), keep=1)
-    gone = pytest.raises(InputError, match="no version of tea before 2 is left")
-    with open_workspace(settings.workspace) as opened, gone:
-        opened.changed_documents("tea")
+    with open_workspace(settings.workspace) as opened:
+        assert opened.version_changes("tea").fetchall() == [(*second[:7], None, None, None, None)]
+        with pytest.raises(InputError, match="no version of tea before 2 is left"):
+            opened.changed_documents("tea")
     with pytest.raises(InputError, match="no version of tea up to 1 is left"):
         open_workspace(settings.workspace, newest={"tea": 1})
     with pytest.raises(InputError, match="no corpus 'coffee' in this workspace"):
@@ -141,5 +158,5 @@ def test_the_sources_of_documents_are_where_they_stand_now(tmp_path, vocabulary_
     (tmp_path / "s" / "old.jsonl").rename(tmp_path / "s" / "new.jsonl")
     assert refresh_here(settings).kept_shards == 1
     with open_workspace(tmp_path / "w") as opened:
-        for question in (opened.unknown_by_source, opened.coverage_by_source):
+        for question in (opened.unknown_by_source, opened.coverage_by_source, opened.source_shares):
             assert {Path(row[0]).name for row in question("tea").fetchall()} == {"new.jsonl", "other.jsonl"}
