@@ -6,8 +6,9 @@ import math
 from typing import Literal, NamedTuple
 
 OptimizerName = Literal["adamw", "lamb"]
-ScheduleName = Literal["linear", "wsd"]
+ScheduleName = Literal["linear", "polynomial", "wsd"]
 
+POLYNOMIAL_POWER = 2.0
 # share of the steps in which "wsd" decays (Hägele et al. 2024, section 4, find 10% to 20% enough)
 WSD_DECAY_SHARE = 0.2
 _STRANGE_FACTOR = 8.0  # warn about a rate this many times the rule's
@@ -79,8 +80,9 @@ def choose_learning_rate(
 def learning_rate_at(schedule: ScheduleName, step: int, steps: int, warmup_steps: int) -> float:
     """Share of the peak rate at a step counted from 0: up over the warm-up, then by the schedule.
 
-    linear  down to 0 at the end (Devlin et al. 2019)
-    wsd     at the peak, then 1 - sqrt(progress) over the last fifth (Hägele et al. 2024, section 4)
+    linear      down to 0 at the end (Devlin et al. 2019)
+    polynomial  (1 - progress)^2 down to 0
+    wsd         at the peak, then 1 - sqrt(progress) over the last fifth (Hägele et al. 2024, section 4)
 
     >>> [round(learning_rate_at("wsd", step, 10, 2), 2) for step in (0, 1, 5, 8, 9)]
     [0.5, 1.0, 1.0, 1.0, 0.29]
@@ -92,4 +94,5 @@ def learning_rate_at(schedule: ScheduleName, step: int, steps: int, warmup_steps
     if schedule == "wsd":
         decay = max(round(steps * WSD_DECAY_SHARE), 1)
         return 1 - math.sqrt(max(step - (steps - decay), 0) / decay)
-    return (steps - step) / max(steps - warmup_steps, 1)
+    left = (steps - step) / max(steps - warmup_steps, 1)
+    return left if schedule == "linear" else left**POLYNOMIAL_POWER

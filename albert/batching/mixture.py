@@ -110,10 +110,10 @@ class TrainingData:
         rule = self.streams[corpus].info.rule
         if self.mask_rates is None:
             return rule
-        return replace(rule, rate=_mask_rate_at(self.mask_rates, step, self.phases[-1].until))
+        return replace(rule, rate=mask_rate_at(self.mask_rates, step, self.phases[-1].until))
 
 
-def _mask_rate_at(rates: tuple[float, ...], step: int, steps: int) -> float:
+def mask_rate_at(rates: tuple[float, ...], step: int, steps: int) -> float:
     """The rate on the line from the first to the last of `steps` steps, counted from 0."""
     first, last = rates
     progress = min(step / max(steps - 1, 1), 1.0)

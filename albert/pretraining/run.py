@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import signal
 import threading
 import time
@@ -12,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
+
+import torch
 
 from albert.batching import Loader, TrainingData
 from albert.evaluation import PROBE_RULE, PROBE_SENTENCES, Probe, measure_layer_changes, probe_model
@@ -54,7 +57,7 @@ def pretrain(
     Raises ConfigError or InputError, whose reason `read_failure` returns afterwards.
     """
     bound_caches()
-    with join() as process, _stop_signals() as stopping:
+    with join() as process, _deterministic(settings.running.deterministic), _stop_signals() as stopping:
         check_operators(process.device)
         settings = with_step_size(settings, process)
         start = check_start(settings)
@@ -90,6 +93,21 @@ def _explain_errors(settings: PretrainSettings, process: Process) -> Iterator[No
             f"process {process.rank} of {process.world_size} lost the others "
             f"({str(error).splitlines()[0]}): run the same command again to resume from the newest checkpoint"
         ) from error
+
+
+@contextmanager
+def _deterministic(asked: bool) -> Iterator[None]:
+    if asked:
+        # torch refuses matrix products on a GPU without it; cuBLAS reads it at the first one
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(asked or before)
+    # every output is written, so that filling it before would be one more kernel each
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 @contextmanager

@@ -26,8 +26,7 @@ class Sentinel:
     """Detects divergence from the losses and the gradient's norm of each step.
 
     `trends`, by corpus, are those of the trainer's state and are updated in place. A loss also rises where a
-    harder source of a corpus begins, or more is masked: `is_worse` tells whether the model is worse, and is
-    asked only then.
+    harder source of a corpus begins: `is_worse` tells whether the model is worse, and is asked only then.
     """
 
     def __init__(self, trends: dict[int, Trend], is_worse: Callable[[], bool] = lambda: True):
@@ -39,8 +38,14 @@ class Sentinel:
         settled = (trend for trend in self.trends.values() if trend.steps >= _SETTLED)
         return all(trend.mean <= trend.lowest + RISE / 2 for trend in settled)
 
-    def check(self, losses: Mapping[int, float], norm: float) -> str | None:
-        """What is wrong with a step, or None. `losses` is the mean MLM loss of each corpus in the step."""
+    def check(self, losses: Mapping[int, float], norm: float, *, is_harder: bool = False) -> str | None:
+        """What is wrong with a step, or None. `losses` is the mean MLM loss of each corpus in the step.
+
+        With `is_harder` more is masked than in the step before, so that losses may rise.
+        """
+        if is_harder:
+            for trend in self.trends.values():
+                trend.lowest = trend.mean
         if not math.isfinite(norm):
             return "the gradient is not finite"
         for corpus, loss in losses.items():

@@ -45,8 +45,8 @@ class ScheduleOptions:
     """The learning rate over the steps."""
 
     name: ScheduleName = "linear"
-    """Course of the rate after the warm-up: linear falls to 0, wsd stays at the peak and decays over the last
-    fifth."""
+    """Course of the rate after the warm-up: linear and polynomial fall to 0, wsd stays at the peak and decays
+    over the last fifth."""
     warmup_share: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Share of the steps in which the rate rises to its peak."""
 
@@ -115,6 +115,8 @@ class RunningOptions:
     """Keep only the layers' inputs: less memory, a third more operations."""
     compress_gradients: bool = False
     """Exchange gradients between processes in bf16: half the bytes, rounded."""
+    deterministic: bool = False
+    """Refuse operations whose result varies on a GPU."""
     cuda_graphs: Literal["auto", "off"] = "auto"
     """Launch a step's kernels as one graph (CUDA 图), on one GPU; auto: where it gives the same gradients."""
     tracker: Literal["tensorboard", "mlflow", "wandb"] | None = None

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from albert.batching import DataState, Sender, Shape, StepData, flatten, unflatten, weights_of
+from albert.batching import DataState, Sender, Shape, StepData, flatten, mask_rate_at, unflatten, weights_of
 from albert.checkpoints import load_model
 from albert.evaluation import count_neighbours, word_vectors
 from albert.learning_rate import learning_rate_at
@@ -337,12 +337,22 @@ class Trainer:
             figures = {i: Figures(*row) for i, row in enumerate(by_corpus) if Figures(*row).mlm_count}
             losses = {i: f.mlm_loss / f.mlm_count for i, f in figures.items()}
             finite = 0.0 if may_overflow and not math.isfinite(norm) else norm
-            wrong = sentinel.check(losses, finite)
+            wrong = sentinel.check(losses, finite, is_harder=self._is_harder(record.step))
             if wrong:
                 break
             done.append(replace(record, corpora=figures, gradient_norm=norm))
         self._pending = []
         return done, wrong
+
+    def _is_harder(self, step: int) -> bool:
+        """Whether more is masked in a step, counted from 1, than in the one before."""
+        if self.settings.objective.mask_rates is None:
+            return False
+        before, now = (
+            mask_rate_at(self.settings.objective.mask_rates, n, self.settings.steps)
+            for n in (step - 2, step - 1)
+        )
+        return now > before
 
     def roll_back(self, wrong: str) -> str:
         """Roll back to the last good checkpoint or the start, at half the rate, and skip the data since.

@@ -31,6 +31,15 @@ def test_the_sentinel_tells_noise_from_divergence():
     assert "not finite" in Sentinel({}).check({0: 2.0}, float("inf"))
 
 
+def test_a_task_that_grows_harder_is_not_taken_for_divergence():
+    """Two nats more in 100 steps, as the mask rate rises every fourth of them; then one at once."""
+    unaware, aware = Sentinel({}), Sentinel({})
+    losses = [3.0] * 20 + [3 + step / 50 for step in range(100)]
+    assert any(unaware.check({0: loss}, 1.0) for loss in losses)
+    assert not any(aware.check({0: loss}, 1.0, is_harder=n % 4 == 0) for n, loss in enumerate(losses))
+    assert any(aware.check({0: 9.0}, 1.0) for _ in range(5))
+
+
 def test_a_harder_part_of_the_text_is_told_from_a_worse_model():
     """Training losses of two sources in turn, 2 nats apart; the model is the same, then it is spoilt."""
     asked = []

@@ -69,14 +69,16 @@ def steps_of(trainer):
 
 
 def test_the_rate_of_a_step_is_the_schedules_at_the_steps_before_it(settings):
-    trainer = trainer_of(with_options(settings, steps=8, schedule={"warmup_share": 0.25, "name": "wsd"}))
+    trainer = trainer_of(
+        with_options(settings, steps=8, schedule={"warmup_share": 0.25, "name": "polynomial"})
+    )
     trainer.state.rate_scale = 0.5
     source, tokens = steps_of(trainer), 0
     for done in range(8):
         take(trainer, data := next(source))
         tokens += sum(batch.tokens for batch in data.batches)
         assert (trainer.state.data, trainer.state.tokens) == (data.after, tokens)
-        expected = 1e-3 * 0.5 * learning_rate_at("wsd", done, 8, 2)
+        expected = 1e-3 * 0.5 * learning_rate_at("polynomial", done, 8, 2)
         assert {group["lr"] for group in trainer.optimizer.param_groups} == {expected}
     records, wrong = trainer.review()
     assert wrong is None and [record.step for record in records] == list(range(1, 9))
@@ -171,6 +173,19 @@ def test_every_batch_has_dropout_of_its_own(settings, tmp_path, monkeypatch):
     assert len(set(seeds)) == len(seeds) == 12
 
 
+def test_an_operation_that_varies_is_refused_while_a_run_is_deterministic(settings, tmp_path, monkeypatch):
+    # without it torch refuses what cuBLAS computes, too
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that it is as before in the end
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    pretrain(replace(settings, steps=1, run_folder=tmp_path / "free"))
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    seen = []
+    asked = with_options(settings, running={"deterministic": True}, steps=1, run_folder=tmp_path / "run")
+    pretrain(asked, on_checkpoint=lambda *_: seen.append(torch.are_deterministic_algorithms_enabled()))
+    assert seen == [True, True] and not torch.are_deterministic_algorithms_enabled()
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
 def test_the_best_has_the_lowest_loss_that_forgot_no_more_than_it_may(settings):
     trainer = trainer_of(with_options(settings, evaluation={"max_forgetting": 0.5}))
     trainer.state.history = [{"step": 0, "held_out_mlm_loss": 4.0, "held_out_mlm_loss@general": 2.0}]
@@ -216,6 +231,18 @@ def test_of_several_steps_those_before_the_first_bad_one_count(settings):
         pending(trainer, step, 2.0, norm)
     done, wrong = trainer.review()
     assert [record.step for record in done] == [1] and wrong == "the gradient is not finite"
+
+
+@pytest.mark.parametrize(
+    ("rates", "step", "may_rise"),
+    [((0.15, 0.3), 2, False), ((0.15, 0.3), 3, True), ((0.3, 0.15), 3, False), (None, 3, False)],
+)
+def test_losses_may_rise_in_a_step_in_which_more_is_masked_than_before(settings, rates, step, may_rise):
+    """Rates have two digits: of 40 steps the third is the first to have another one than that before it."""
+    trainer = trainer_of(with_options(settings, objective={"mask_rates": rates}, steps=40))
+    trainer.state.trends = {0: Trend(3.0, 1.9, 20)}
+    pending(trainer, step, 3.1, 1.0)
+    assert (trainer.review()[1] is None) == may_rise
 
 
 @pytest.fixture
