@@ -10,7 +10,7 @@ rivals, the other claims, and races where compute-sanitizer is installed.
 
 Needs torch, triton and this repository; the trainer also shards and a few packages. Both may lie in
 build/carried, which `make carried` begins: take it along to a machine without a network. Rivals that are
-installed (transformers, Liger-Kernel) take part, the others are named as absent. Each figure is
+installed (transformers, flash-attn, Liger-Kernel) take part, the others are named as absent. Each figure is
 written to DIR as it is measured. `--device cpu --tiny` tries every line on a CPU. Exit status: 0 all is
 right, 1 a result is wrong or a case failed, 2 there is no GPU that can run it.
 """

@@ -8,6 +8,7 @@ N = heads, D = head dim, P = padded.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -75,6 +76,7 @@ def _attention(
         "torch eager": passes(eager, [packed]),
         "SDPA cuDNN": attempt(_cudnn, x),
         "varlen_attn": attempt(_varlen, x),
+        "flash-attn": attempt(_flash_attn, x),
     }
 
 
@@ -110,3 +112,16 @@ def _varlen(x: Operands) -> Run | str:
 
     inputs = x.leaves(*x.packed[:, 0].shape)
     return passes(lambda: varlen_attn(*inputs, x.cu_seqlens, x.cu_seqlens, x.longest, x.longest), inputs)
+
+
+def _flash_attn(x: Operands) -> Run | str:
+    if importlib.util.find_spec("flash_attn") is None:
+        return "not installed"
+    from flash_attn import flash_attn_varlen_qkvpacked_func
+
+    def run() -> Tensor:
+        return flash_attn_varlen_qkvpacked_func(
+            x.packed, x.cu_seqlens, x.longest, dropout_p=x.dropout_p, softmax_scale=x.scale
+        )
+
+    return passes(run, [x.packed])

@@ -62,7 +62,7 @@ def _figure(goal: Goal, result: Result, who: str, ceilings: Ceilings) -> float:
     return best.milliseconds / ours.milliseconds
 
 
-FLASH = ("varlen_attn", "SDPA cuDNN")  # torch's FlashAttention-2, and cuDNN
+FLASH = ("varlen_attn", "flash-attn", "SDPA cuDNN")  # FlashAttention-2, in torch too, and cuDNN
 _LOSS = f"mlm_loss n={int(0.15 * TOKENS)} E=128 V={VOCABULARY} both passes"
 _BASE, _LARGE = "step base T=128 full 32768 tokens", "step large T=512 full 16384 tokens"
 _MIXED = "attention D=64 T=512 mixed both passes"
