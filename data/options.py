@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import is_dataclass
-from typing import Annotated, Any, TypeVar, dataclass_transform
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -78,11 +78,12 @@ def values_of(chosen: object, cls: type | None = None) -> dict[str, Any]:
 
 
 def names_of(cls: type, prefix: str = "") -> Iterator[str]:
-    """Yield the names of options, those in groups with a dot."""
-    for name, option in options_of(cls).items():
-        yield f"{prefix}{name}"
-        if is_dataclass(option.annotation):
-            yield from names_of(option.annotation, f"{prefix}{name}.")
+    """Yield the names of the fields of a dataclass, those of dataclasses in it with a dot."""
+    kinds = get_type_hints(cls)
+    for one in fields(cls):
+        yield f"{prefix}{one.name}"
+        if is_dataclass(kinds[one.name]):
+            yield from names_of(kinds[one.name], f"{prefix}{one.name}.")
 
 
 def parse(cls: type[T], values: Mapping[str, object], place: str) -> T:
