@@ -53,7 +53,7 @@ class CorpusFacts:
 
 
 def corpus_section(facts: CorpusFacts) -> Section:
-    order = "on" if facts.sop else "off: the documents have no sentence order, or it was switched off"
+    order = "on" if facts.sop else "off: it was switched off, or the objective or the documents have no order"
     note = f"[UNK] is {100 * facts.unknown_share:.2f}% of the tokens. Sentence-order prediction is {order}."
     if facts.recipe_hash:
         note += f" Made by the recipe {facts.recipe_hash}."
