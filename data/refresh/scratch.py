@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from pathlib import Path
+from threading import Thread
 from typing import TypeVar
 
 import duckdb
@@ -29,14 +30,22 @@ def interruptible(db: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
     The work runs in another thread: in this one DuckDB would replace the exception, and wait for its own
     threads, which finish their part unless the connection is interrupted.
     """
-    with ThreadPoolExecutor(1) as pool:
-        working = pool.submit(work)
-        try:
-            return working.result()
-        finally:
-            while not working.done():
-                db.interrupt()
-                wait([working], 0.1)  # again: it may have been between two queries
+    working: Future[T] = Future()
+
+    def run() -> None:
+        if working.set_running_or_notify_cancel():
+            try:
+                working.set_result(work())
+            except BaseException as error:
+                working.set_exception(error)
+
+    try:
+        Thread(target=run).start()
+        return working.result()
+    finally:
+        while not working.cancel() and not working.done():
+            db.interrupt()
+            wait([working], 0.1)  # again: it may have been between two queries
 
 
 def file_list(paths: Sequence[Path | str]) -> str:

@@ -4,12 +4,25 @@ import os
 import signal
 import threading
 
+import duckdb
+import pytest
+
 from data.refresh.scratch import connect, interruptible
 from tests.workers import PreloadedContext
+
+LONG = "select sum(a.range * b.range) from range(1000000) a, range(1000000) b"
 
 
 class Ended(BaseException):
     pass
+
+
+class Struck(threading.Thread):
+    """A thread that begins when a signal comes."""
+
+    def start(self):
+        super().start()
+        raise Ended
 
 
 def end_queries(folder, results):
@@ -23,14 +36,13 @@ def end_queries(folder, results):
         results.send(signal.getsignal(number) is raise_ended)
         os.kill(os.getpid(), number)
 
-    query = "select sum(a.range * b.range) from range(1000000) a, range(1000000) b"
     # DuckDB lets either of its threads do the work
     for number in 4 * [signal.SIGINT, signal.SIGTERM]:
         signal.signal(number, raise_ended)
         try:
             with connect(folder, 2) as db:
                 threading.Timer(0.2, end, [number]).start()
-                interruptible(db, lambda: db.execute(query))
+                interruptible(db, lambda: db.execute(LONG))
         except Ended as ended:
             results.send(ended.args == (number,))
 
@@ -43,3 +55,15 @@ def test_a_signal_ends_a_query_in_whichever_thread_it_runs(tmp_path):
     process.join(60)
     assert process.exitcode == 0
     assert [receiver.recv() for _ in range(16)] == 16 * [True]
+
+
+def test_a_signal_while_the_thread_begins_leaves_no_query(tmp_path, monkeypatch):
+    monkeypatch.setattr("data.refresh.scratch.Thread", Struck)
+    for _ in range(5):
+        with pytest.raises(Ended), connect(tmp_path, 1) as db:
+            interruptible(db, lambda: db.execute(LONG))
+
+
+def test_an_error_of_a_query_stays_as_it_is(tmp_path):
+    with pytest.raises(duckdb.CatalogException, match="missing"), connect(tmp_path, 1) as db:
+        interruptible(db, lambda: db.execute("from missing"))
