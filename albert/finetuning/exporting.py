@@ -6,7 +6,6 @@ the model comes from.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from albert.checkpoints import (
 )
 from albert.finetuning.settings import FineTuneRunning, short_name
 from albert.model import AlbertConfig, Encoder
-from albert.tasks import Kind, Task
+from albert.tasks import Kind, Task, read_json
 from data.errors import InputError
 from data.files import write_bytes
 from data.options import parse
@@ -112,7 +111,7 @@ def read_fine_tuned(folder: Path) -> FineTuned:
             f"no {TASK_FILE} in {folder}: it is not a fine-tuned model; pass a folder that jixu fine-tune "
             "kept in models/ of the workspace"
         )
-    return parse(FineTuned, json.loads(path.read_bytes()), f"{path} is damaged")
+    return parse(FineTuned, read_json(path), f"{path} is damaged")
 
 
 def _of_transformers(folder: Path) -> FineTuned | None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -172,6 +173,9 @@ def test_what_cannot_predict_is_refused_in_a_line(tmp_path, tokenizer):
         predict_file(tmp_path / "kept", tmp_path / "x.tsv")
     shutil.copy(tmp_path / "small" / "model.safetensors", tmp_path / "kept")
     with pytest.raises(InputError, match="has no head: no classifier.weight in model.safetensors"):
+        predict_file(tmp_path / "kept", tmp_path / "examples.tsv")
+    os.truncate(tmp_path / "kept" / "task.json", 20)
+    with pytest.raises(InputError, match="task.json is not JSON"):
         predict_file(tmp_path / "kept", tmp_path / "examples.tsv")
 
 
