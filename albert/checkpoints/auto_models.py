@@ -147,6 +147,8 @@ class AutoTokens:
         self.tokenizer = tokenizer
         self.cls_id, self.sep_id = ids[:2]
         self.unknown_id = self.sep_id if ids[2] is None else ids[2]
+        # RoBERTa's have two
+        self.separators = max(1, tokenizer("a", "b")["input_ids"][:-1].count(self.sep_id))
 
     def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Token ids [n] and where each begins in the text [n]."""

@@ -115,19 +115,20 @@ def encode_texts(
     max_seq_length: int,
     targets: np.ndarray,
 ) -> Encoded:
-    """Encode the sequences of each example: [CLS] A [SEP] of a text, [CLS] A [SEP] B [SEP] of a pair, whose
-    longer one is cut to fit.
+    """Encode the sequences of each example: [CLS] A [SEP] of a text, [CLS] A [SEP] B [SEP] of a pair (with
+    RoBERTa's tokenizer two between its texts), whose longer one is cut to fit.
     """
     ids_of = lru_cache(maxsize=64)(lambda text: tokenizer.encode(text)[0])  # choices share their passage
     cls, sep, nothing = np.array([tokenizer.cls_id]), np.array([tokenizer.sep_id]), np.array([], np.int64)
+    between = tokenizer.separators
     sequences, b_starts, first, cut = [], [], [0], 0
     for rows in examples:
         for text, *pair in rows:
             a, b = ids_of(text), ids_of(pair[0]) if pair else nothing
-            room_a, room_b = fit_pair(len(a), len(b), max_seq_length - (3 if pair else 2))
-            second = [b[:room_b], sep] if pair else []
-            sequences.append(np.concatenate([cls, a[:room_a], sep, *second]))
-            b_starts.append(room_a + 2 if pair else 0)
+            room_a, room_b = fit_pair(len(a), len(b), max_seq_length - 2 - (between if pair else 0))
+            second = [sep] * between + [b[:room_b]] if pair else []
+            sequences.append(np.concatenate([cls, a[:room_a], *second, sep]))
+            b_starts.append(room_a + 1 + between if pair else 0)
             cut += room_a + room_b < len(a) + len(b)
         first.append(len(sequences))
     return Encoded.of(sequences, first=first, targets=targets, b_starts=b_starts, cut=cut)

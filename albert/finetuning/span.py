@@ -53,7 +53,7 @@ class Span:
         for one in examples:
             tokens, places = tokens_of(one.passage)
             question = tokenizer.encode(one.question)[0][: min(_LONGEST_QUESTION, max_seq_length // 2)]
-            head = [tokenizer.cls_id, *question, tokenizer.sep_id]
+            head = [tokenizer.cls_id, *question, *[tokenizer.sep_id] * tokenizer.separators]
             answer = _answer_tokens(one, places)
             for begin, end in _windows(len(tokens), max_seq_length - len(head) - 1):
                 ids.append(np.concatenate([head, tokens[begin:end], [tokenizer.sep_id]]).astype(np.int64))

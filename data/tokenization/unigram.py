@@ -29,6 +29,7 @@ class UnigramTokenizer:
     """Encodes text by a SentencePiece model. Control symbols in a text are text."""
 
     kind = "sentencepiece"
+    separators = 1  # between the texts of a pair
 
     def __init__(
         self, model: bytes, *, lower_case: bool = True, keep_accents: bool = True, source: str = "the model"

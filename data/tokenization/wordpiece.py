@@ -41,6 +41,7 @@ class WordPieceTokenizer:
     """Encodes text by a `vocab.txt`. "[MASK]" in a text is text, never the special token."""
 
     kind = "wordpiece"
+    separators = 1  # between the texts of a pair
 
     def __init__(
         self,

@@ -2,7 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
+import tokenizers
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -17,8 +19,10 @@ from albert.finetuning import (
     read_task,
     train_models,
 )
+from albert.finetuning.encoding import encode_texts
+from albert.finetuning.span import Span
 from albert.model import pack
-from albert.tasks import Task
+from albert.tasks import SpanExample, Task
 from data.errors import InputError
 from tests.albert.finetuning.examples import prepared
 from tests.conftest import copied, save_small_model
@@ -60,6 +64,33 @@ def test_packed_states_are_those_of_each_sequence_alone(name, tmp_path, tokenize
         ours = start.encoder.eval()(pack(sequences))
         alone = [theirs(input_ids=torch.tensor([one])).last_hidden_state[0] for one in sequences]
     torch.testing.assert_close(ours, torch.cat(alone), atol=2e-5, rtol=1e-5)
+
+
+def test_a_pair_is_separated_as_the_models_own_tokenizer_does(tmp_path, tokenizer):
+    config = transformers.XLMRobertaConfig(vocab_size=tokenizer.vocab_size, **SIZES)
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    sep, cls = ("[SEP]", tokenizer.sep_id), ("[CLS]", tokenizer.cls_id)
+    library.post_processor = tokenizers.processors.RobertaProcessing(sep, cls)  # two [SEP]s between them
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=library, unk_token="[UNK]", sep_token="[SEP]", cls_token="[CLS]"
+    )
+    theirs.save_pretrained(tmp_path)
+    found = load_start(tmp_path).tokenizer
+
+    def encode(length, *texts):
+        return encode_texts([[texts]], found, length, np.zeros(1))
+
+    first, second = "采茶要早炒锅", "水"
+    pair, cut = encode(128, first, second), encode(8, first, second)
+    assert pair.input_ids.tolist() == theirs(first, second)["input_ids"] and not pair.cut
+    assert pair.segment_b_start.tolist() == [len(first) + 3]
+    assert cut.input_ids.tolist() == theirs(first[:3], second)["input_ids"] and cut.cut
+    assert encode(128, first).input_ids.tolist() == theirs(first)["input_ids"]
+    question = SpanExample(id="0", passage=first, question=second, answers=("茶",), starts=(1,))
+    asked = Span("cmrc", has_unanswerable=False).encode([question], found, 128)
+    assert asked.input_ids.tolist() == theirs(second, first)["input_ids"]
 
 
 def test_another_architecture_stands_beside_ours_in_a_comparison(tmp_path, tokenizer):
