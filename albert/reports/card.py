@@ -67,7 +67,9 @@ def write_card(
         header, parts, limits = _of_fine_tuning(records, read_fine_tuned(folder), read.config)
     else:
         header, parts, limits = _of_pretraining(records, licences)
-    write_text(folder / CARD_FILE, _card(records, {**header, "license": licence}, parts, limits))
+    library = "jixu" if read.config.file_format == "jixu" else "transformers"
+    header = {**header, "library_name": library, "license": licence}
+    write_text(folder / CARD_FILE, _card(records, header, parts, limits))
     return folder / CARD_FILE
 
 
@@ -78,7 +80,6 @@ def _of_pretraining(report: Report, licences: Mapping[str, str]) -> _Own:
     settings = flat(report.settings.get("pretraining", {}))
     start = settings.get("init", "")
     header = {
-        "library_name": "transformers",
         "pipeline_tag": "fill-mask",
         "tags": ["jixu", "continued-pretraining" if result.probe else "pretraining"],
         "base_model": _on_hub(start),
@@ -114,7 +115,6 @@ def _of_fine_tuning(report: Report, record: FineTuned, config: AlbertConfig) -> 
         )
     task = record.task
     header = {
-        "library_name": "jixu" if config.file_format == "jixu" else "transformers",
         "pipeline_tag": _PIPELINES.get(task.kind or Kind.SINGLE, "text-classification"),
         "tags": ["jixu", task.name],
         "base_model": _on_hub(record.checkpoint),

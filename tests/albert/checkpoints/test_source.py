@@ -181,7 +181,9 @@ def test_a_checkpoint_is_pushed_with_its_card_and_refused_without_a_licence(
         "| after | 81.0 ± 5.6 |", "starts from random weights", "## Limits",
     ):  # fmt: skip
         assert part in text, text
-    assert "/home/me" not in text
+    assert "/home/me" not in text and "library_name: transformers" in text
+    own = save_small_model(folder.with_name("checkpoint-41"), tokenizer, norm="pre")
+    assert "library_name: jixu" in write_card(own).read_text(encoding="utf-8")  # transformers has no pre-LN
 
     for name in ("task.json", "pooled_model.py"):  # a fine-tuned model's, which go along
         (folder / name).write_text("{}")
