@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,36 +20,43 @@ from torch.nn import functional as F
 
 from kernels.dispatch import compute_dtype
 
-_COPY, _DERIVED = "half_copy", "derived"  # attributes of a parameter while `copied_once` lasts
+
+class _Copies(NamedTuple):
+    """Parameters in autocast's dtype, and what is derived from them, while `copied_once` lasts."""
+
+    half: dict[Tensor, Tensor]
+    derived: dict[Tensor, Tensor]
+
+
+# each thread has its own: a server's may share a model
+_copies: ContextVar[_Copies | None] = ContextVar("copies", default=None)
 
 
 @contextmanager
 def copied_once(parameters: Iterable[Tensor]) -> Iterator[None]:
-    """Convert parameters to autocast's dtype once for all their uses in the block."""
-    copied = [p for p in parameters if compute_dtype(p) != p.dtype]
-    for p in copied:
-        setattr(p, _COPY, p.detach().to(compute_dtype(p)))
+    """Convert parameters to autocast's dtype once for all their uses in the block, by this thread."""
+    half = {p: p.detach().to(compute_dtype(p)) for p in parameters if compute_dtype(p) != p.dtype}
+    token = _copies.set(_Copies(half, {}))
     try:
         yield
     finally:
-        for p in copied:
-            p.__dict__.pop(_COPY)
-            p.__dict__.pop(_DERIVED, None)
+        _copies.reset(token)
 
 
 def derived_once(parameter: Tensor, derive: Callable[[Tensor], Tensor]) -> Tensor:
     """Compute derive(parameter): once for all its uses while `copied_once` lasts, each time outside of it."""
-    if not hasattr(parameter, _COPY):
+    copies = None if torch.compiler.is_compiling() else _copies.get()
+    if copies is None or parameter not in copies.half:
         return derive(parameter)
-    if not hasattr(parameter, _DERIVED):
-        derived = derive(parameter)
-        setattr(derived, _COPY, derived.detach().to(getattr(parameter, _COPY).dtype))
-        setattr(parameter, _DERIVED, derived)
-    return getattr(parameter, _DERIVED)
+    if parameter not in copies.derived:
+        copies.derived[parameter] = made = derive(parameter)
+        copies.half[made] = made.detach().to(copies.half[parameter].dtype)
+    return copies.derived[parameter]
 
 
 def _half(x: Tensor, dtype: torch.dtype) -> Tensor:
-    return getattr(x, _COPY, x).to(dtype)
+    copies = _copies.get()
+    return (copies.half.get(x, x) if copies else x).to(dtype)
 
 
 def _sum_rows(x: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """The model by itself: sharing, growth, checkpointed activations, dropout, ties, and what layers change."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -44,6 +46,20 @@ def gradients(model, batch):
     model.zero_grad()
     model(batch).loss.backward()
     return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def test_threads_that_share_a_model_read_with_it_at_once():
+    encoder, batch = random_model().eval().encoder, masked_batch()
+    both_inside = threading.Barrier(2)
+
+    def read(_):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            return encoder(batch)
+
+    alone = read(None)
+    encoder.embedding.register_forward_pre_hook(lambda *_: (both_inside.wait(30), None)[1])
+    with ThreadPoolExecutor(2) as pool:
+        assert all(torch.equal(states, alone) for states in pool.map(read, range(2)))
 
 
 @pytest.mark.parametrize("span_boundary", [False, True])
