@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import kernels
 from albert.model.batch import Batch
 from albert.model.config import AlbertConfig
+from data.errors import InputError
 from kernels.embedding import Norm, Projection, Tables
 
 
@@ -34,6 +35,10 @@ class Embedding(nn.Module):
         self.dropout = config.hidden_dropout_prob
 
     def forward(self, batch: Batch) -> Tensor:  # [T, H]
+        if batch.max_seqlen > len(self.position):  # a kernel would read past the table
+            raise InputError(
+                f"sequences of {batch.max_seqlen} tokens: the model has {len(self.position)} positions"
+            )
         types = batch.token_type_ids
         if len(self.token_type) == 1:  # both parts of a pair are of the one type
             types = torch.zeros_like(types)

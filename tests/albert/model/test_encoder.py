@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from albert.evaluation import measure_layer_changes
 from albert.model import AlbertConfig, Batch, PretrainingModel, PretrainingObjective, grow, pack
-from data.errors import ConfigError
+from data.errors import ConfigError, InputError
 from kernels.shapes import LEAST
 
 SMALL = AlbertConfig(
@@ -46,6 +46,13 @@ def gradients(model, batch):
     model.zero_grad()
     model(batch).loss.backward()
     return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def test_a_sequence_longer_than_the_models_positions_is_refused():
+    encoder, longest = random_model().encoder, SMALL.max_position_embeddings
+    encoder(pack([[1] * longest]))
+    with pytest.raises(InputError, match="sequences of 41 tokens: the model has 40 positions"):
+        encoder(pack([[1], [1] * (longest + 1)]))
 
 
 def test_threads_that_share_a_model_read_with_it_at_once():
