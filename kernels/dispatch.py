@@ -103,7 +103,7 @@ def use_triton(x: Tensor) -> bool:
 
 
 def use_tensor_cores(x: Tensor) -> bool:
-    """`use_triton` for products of matrices: on a GPU the kernels multiply 16 bits only, torch also fp32."""
+    """`use_triton` for operators that multiply matrices; on a GPU those in fp32 are left to torch."""
     return use_triton(x) and not (x.is_cuda and compute_dtype(x) == torch.float32)
 
 

@@ -225,7 +225,10 @@ def load_model(given: Path | str) -> tuple[PretrainingModel, LoadReport]:
 
 
 def load_pretrained(path: Path | str) -> tuple[PretrainingModel, Tokenizer]:
-    """Load a checkpoint's model and tokenizer. Raises as `load_model`, and InputError if they disagree."""
+    """Load a checkpoint's model, ready to be trained, and its tokenizer; call `model.eval()` to read with it.
+
+    Raises as `load_model`, and InputError if they disagree.
+    """
     checkpoint = read_checkpoint(path)
     checkpoint.check()
     tokenizer = load_tokenizer(checkpoint.source.vocabulary)

@@ -228,7 +228,7 @@ def fine_tune_one(
 ) -> SeedRun:
     """Train a model with one seed and score it; the model is saved in `folder`, named by the run's key.
 
-    On a CPU the result depends on the arguments alone.
+    On a CPU the result depends on the arguments and the number of threads alone.
     """
     started = time.perf_counter()
     bound_caches()

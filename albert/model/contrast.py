@@ -1,5 +1,5 @@
-"""Unsupervised SimCSE: a text's mean state shall be nearer to that of the same text under other dropout than
-to those of the batch's other texts (Gao et al. 2021, section 3).
+"""Unsupervised SimCSE: a text is read twice under different dropout, and its two mean states are drawn
+together, away from those of the batch's other texts (Gao et al. 2021, section 3).
 
 T = packed tokens, S = sequences, H = hidden size.
 """

@@ -37,7 +37,7 @@ class OptimizerOptions:
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Decay of all weights but biases and LayerNorm."""
     clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
-    """Largest norm of a step's gradient; longer ones are cut."""
+    """Largest norm of a step's gradient; longer ones are clipped."""
 
 
 @options
