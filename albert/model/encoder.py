@@ -42,14 +42,19 @@ class Embedding(nn.Module):
         types = batch.token_type_ids
         if len(self.token_type) == 1:  # both parts of a pair are of the one type
             types = torch.zeros_like(types)
+        dropout_p = self.dropout if self.training else 0.0
+        # google's ALBERT drops what is normalised, before the projection
+        last = self.projection if dropout_p and self.order == "google" else None
+        first = self.projection if last is None else None
         x = kernels.embed(
             batch.input_ids, types, batch.position_ids,
             Tables(self.word, self.token_type, self.position),
             Norm(self.norm.weight, self.norm.bias, self.norm.eps),
-            Projection(self.projection.weight, self.projection.bias) if self.projection else None,
+            Projection(first.weight, first.bias) if first else None,
             self.order,
         )  # fmt: skip
-        return kernels.dropout(x, self.dropout if self.training else 0.0)
+        x = kernels.dropout(x, dropout_p)
+        return kernels.linear(x, last.weight, last.bias) if last else x
 
 
 class SelfAttention(nn.Module):

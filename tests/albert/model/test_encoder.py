@@ -244,17 +244,24 @@ def test_products_in_16_bits_repeat_their_shapes_and_nothing_else_changes(dropou
     assert not odd and len(usual) > 20
 
 
-def test_dropout_drops_the_configs_share_of_embeddings_and_of_attention():
-    p = 0.3
-    model = random_model(replace(SMALL, hidden_dropout_prob=p, attention_probs_dropout_prob=p)).train()
+@pytest.mark.parametrize("layout", ["google", "bright", "bert"])
+def test_dropout_drops_the_configs_share_of_embeddings_and_of_attention(layout):
+    p, E = 0.3, 48 if layout == "bert" else 16
+    config = replace(SMALL, hidden_dropout_prob=p, attention_probs_dropout_prob=p)
+    model = random_model(replace(config, layout=layout, embedding_size=E)).train()
+    embedding, attention = model.encoder.embedding, model.encoder.attentions[0]
+    if layout == "google":  # a projection that repeats the normalised row
+        embedding.projection.weight.data = torch.eye(E).repeat(3, 1)
+        embedding.projection.bias.data.zero_()
     batch = pack([[1 + n % 60 for n in range(40)] for _ in range(200)])
     torch.manual_seed(0)
-    dropped = model.encoder.embedding(batch)
-    kept = model.eval().encoder.embedding(batch)
+    dropped, kept = embedding(batch), model.eval().encoder.embedding(batch)
+    # as in transformers' ALBERT the row is dropped from before it is projected, so that its copies agree
+    assert torch.equal(dropped[:, :16], dropped[:, 16:32]) == (layout == "google")
+    some = dropped[:, :16] if layout == "google" else dropped
     # of a binomial share the standard deviation is sqrt(p (1-p) / n); five of them
-    assert abs((dropped == 0).double().mean().item() - p) < 5 * (p * (1 - p) / dropped.numel()) ** 0.5
+    assert abs((some == 0).double().mean().item() - p) < 5 * (p * (1 - p) / some.numel()) ** 0.5
     assert torch.allclose(dropped[dropped != 0], (kept / (1 - p))[dropped != 0])
-    attention = model.encoder.attentions[0]
     attention.dropout = 0.0  # what differs then is the attention alone
     exact, again = (attention(kept, batch.cu_seqlens, batch.max_seqlen) for _ in range(2))
     first, second = (attention.train()(kept, batch.cu_seqlens, batch.max_seqlen) for _ in range(2))
