@@ -106,7 +106,8 @@ def intact(workspace: Workspace) -> Iterator[None]:
 def read_catalog(workspace: Workspace) -> duckdb.DuckDBPyConnection:
     """Connect for reading, to a database in memory whose views are the catalog's tables; use it with `with`.
 
-    Raises InputError if there is no catalog, or it is damaged or of another version of jixu.
+    `made_with` has a row of `corpora` for every version. Raises InputError if there is no catalog, or it is
+    damaged or of another version of jixu.
     """
     if not has_catalog(workspace):
         raise InputError(f"no catalog in {workspace.root}: jixu refresh-corpus makes one")
@@ -121,9 +122,16 @@ def read_catalog(workspace: Workspace) -> duckdb.DuckDBPyConnection:
     folder = quoted(f"{workspace.root.resolve()}/")
     db.execute(
         f"""
+        create view made_with as
+        select made.* replace (
+            if(starts_with(path, '/'), '', {folder}) || path as tokenizer,
+            coalesce((recipe ->> '$.vocab_size')::integer, vocab_size) as vocab_size,
+            coalesce(recipe ->> '$.objective', objective) as objective,
+            coalesce((recipe ->> '$.max_seq_length')::integer, max_seq_length) as max_seq_length), version
+        from versions join stored.corpora made using (corpus),
+            lateral (select coalesce(recipe ->> '$.tokenizer', tokenizer) as path);
         create or replace view corpora as
-        select * replace (if(starts_with(tokenizer, '/'), '', {folder}) || tokenizer as tokenizer)
-        from stored.corpora
+        select * exclude (version) from made_with qualify version = max(version) over (partition by corpus)
         """
     )
     return db
@@ -241,7 +249,7 @@ def bring_in_tokenizers(workspace: Workspace) -> None:
     another machine.
     """
     with read_catalog(workspace) as db:
-        names = db.execute("select distinct tokenizer from corpora").fetchall()
+        names = db.execute("select distinct tokenizer from made_with").fetchall()
     folder = workspace.tokenizers.resolve()
     outside = [path for (name,) in names if not (path := Path(name)).is_relative_to(folder)]
     copies = []
@@ -256,3 +264,5 @@ def bring_in_tokenizers(workspace: Workspace) -> None:
     if copies:
         with write_catalog(workspace) as db:
             db.executemany("update corpora set tokenizer = ? where tokenizer = ?", copies)
+            patch = "recipe = json_merge_patch(recipe, json_object('tokenizer', ?))"
+            db.executemany(f"update versions set {patch} where recipe ->> '$.tokenizer' = ?", copies)

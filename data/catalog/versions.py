@@ -76,7 +76,7 @@ def insert(
 def newest_version(db: duckdb.DuckDBPyConnection, corpus: str, at_most: int | None = None) -> Version | None:
     """Return the current version of a corpus, or the last one up to a number; None if there is none."""
     query = f"""
-        select {columns_of(Version)} from versions join corpora using (corpus)
+        select {columns_of(Version)} from versions join made_with using (corpus, version)
         where corpus = ? and version <= coalesce(?, version) order by version desc limit 1
         """
     rows = db.execute(query, [corpus, at_most]).fetchall()
@@ -127,7 +127,7 @@ def version_sources(db: duckdb.DuckDBPyConnection, version: Version) -> list[Sou
 
 
 def version_recipe(db: duckdb.DuckDBPyConnection, corpus: str, version: int) -> dict[str, object]:
-    """Return the recipe of a version, as `add_version` was given it."""
+    """Return the recipe of a version."""
     query = "select recipe from versions where corpus = ? and version = ?"
     return json.loads(db.execute(query, [corpus, version]).fetchall()[0][0])
 
@@ -152,7 +152,9 @@ def add_version(
     names = ("characters", "words", "sentences")
     row = {name: value for name, value in values.items() if name not in of_corpus} | key
     row |= {name: sum(getattr(shard, name) for shard in shards) for name in names}
-    row |= {"parent": parent, "recipe": json.dumps(recipe, ensure_ascii=False), "status": "ready"}
+    # of the corpus at this version: its next one may have another vocabulary
+    kept = {**recipe, "tokenizer": version.tokenizer, "vocab_size": vocab_size}
+    row |= {"parent": parent, "recipe": json.dumps(kept, ensure_ascii=False), "status": "ready"}
     insert(db, "versions", [row])
     insert(db, "sources", [{**key, "position": n, **asdict(source)} for n, source in enumerate(sources)])
     _add_shards(db, version, shards)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import polars
@@ -7,6 +8,8 @@ from datasets.distributed import split_dataset_by_node
 
 from data.catalog import collect_garbage, open_workspace
 from data.errors import InputError
+from data.tokenization import WordPieceTokenizer
+from data.tokenization.wordpiece import SPECIAL_TOKENS
 from data.workspace import Workspace
 from tests.conftest import sample_texts
 from tests.corpora import refresh_here, refresh_settings, write_jsonl
@@ -124,6 +127,31 @@ def test_versions_duplicates_and_new_words_are_compared(tmp_path, samples, vocab
         open_workspace(settings.workspace, newest={"tea": 1})
     with pytest.raises(InputError, match="no corpus 'coffee' in this workspace"):
         open_workspace(settings.workspace, newest={"coffee": 1})
+
+
+def test_an_older_version_is_read_with_the_vocabulary_and_the_settings_it_was_made_with(
+    tmp_path, samples, vocabulary_file, tokenizer
+):
+    other = tmp_path / "w" / "tokenizers" / "other"
+    WordPieceTokenizer([*SPECIAL_TOKENS, *reversed(tokenizer.vocabulary[5:])], lower_case=False).save(other)
+    settings = refresh_settings(tmp_path / "w", samples / "tea.jsonl", vocabulary_file)
+    refresh_here(settings)
+    lengths = "select max_seq_length, objective, vocab_size from corpora"
+
+    def read(statistics):
+        samples = statistics.sample_instances("tea", 20).project("text").fetchall()
+        return samples, statistics.unknown_share("tea"), statistics.sql(lengths).fetchall()
+
+    with open_workspace(settings.workspace) as opened:
+        first = read(opened)
+    second = replace(settings, tokenizer="other", max_seq_length=64, objective="roberta")
+    assert refresh_here(second).version == 2
+    with open_workspace(settings.workspace, newest={"tea": 1}) as then:
+        assert read(then) == first
+        assert then.tokenizer("tea").vocabulary == tokenizer.vocabulary
+    with open_workspace(settings.workspace) as now:
+        assert now.sql(lengths).fetchall() == [(64, "roberta", tokenizer.vocab_size)]
+        assert now.tokenizer("tea").vocabulary != tokenizer.vocabulary
 
 
 def test_a_dataset_gives_every_trained_instance_once_an_epoch_in_an_order_of_its_own(statistics):
