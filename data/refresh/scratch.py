@@ -13,14 +13,19 @@ import duckdb
 from data.catalog import quoted
 
 T = TypeVar("T")
-_MEMORY = "400MB"
+# a thread with less memory reads what it spilled again and again, or fails for want of it
+_MOST_THREADS, _THREAD_MEGABYTES, _LEAST_MEGABYTES = 8, 100, 400
 
 
 def connect(staging: Path, threads: int) -> duckdb.DuckDBPyConnection:
-    """Open an in-memory database that spills beside the staged files; results do not depend on threads."""
+    """Open an in-memory database that spills beside the staged files, with up to some threads, on which its
+    results do not depend.
+    """
     staging.mkdir(parents=True, exist_ok=True)
+    threads = min(threads, _MOST_THREADS)
+    memory = f"{max(_LEAST_MEGABYTES, threads * _THREAD_MEGABYTES)}MB"
     spill = str(staging / "duckdb")
-    return duckdb.connect(config={"temp_directory": spill, "memory_limit": _MEMORY, "threads": threads})
+    return duckdb.connect(config={"temp_directory": spill, "memory_limit": memory, "threads": threads})
 
 
 def interruptible(db: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""How DuckDB is interrupted while it works for a refresh."""
+"""How DuckDB is interrupted while it works for a refresh, and what it does on a machine of many cores."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ import threading
 import duckdb
 import pytest
 
+from data.cleaning import BANDS, find_candidates
 from data.refresh.scratch import connect, interruptible
 from tests.workers import PreloadedContext
 
@@ -67,3 +68,17 @@ def test_a_signal_while_the_thread_begins_leaves_no_query(tmp_path, monkeypatch)
 def test_an_error_of_a_query_stays_as_it_is(tmp_path):
     with pytest.raises(duckdb.CatalogException, match="missing"), connect(tmp_path, 1) as db:
         interruptible(db, lambda: db.execute("from missing"))
+
+
+def test_near_duplicates_of_100_000_documents_are_sought_on_64_cores(tmp_path):
+    bands = f"list_transform(range({BANDS}), lambda band: hash(range // 2, band)::uhugeint % 4294967296)"
+    with connect(tmp_path, 64) as db:
+        db.execute(
+            f"""
+            create table sketched as
+            select range as rank, false as is_known, {bands}::uinteger[{BANDS}] as bands from range(100000)
+            """
+        )
+        find_candidates(db)
+        ((found,),) = db.execute("select count(*) from candidates").fetchall()
+    assert found >= 50_000
