@@ -36,9 +36,9 @@ class Division:
 def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | None]) -> Division:
     """Drop unlikely documents of `listed`, and divide the others among shards.
 
-    Current shards that lost no document are kept; the others are built again from the rest. New documents
-    follow in order, about SHARD_CHARACTERS to a shard; `staged` [sources] says where their text is. Raises
-    InputError if no document can be used.
+    Current shards whose documents all stay as they are are kept; the others are built again from the rest.
+    New documents follow in order, about SHARD_CHARACTERS to a shard; `staged` [sources] says where their text
+    is. Raises InputError if no document can be used.
     """
     here = {number: str(path) for number, path in enumerate(staged) if path}
     db.register("staged_files", pa.table({"source": list(here), "file": list(here.values())}))
@@ -46,7 +46,7 @@ def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | No
     if not db.execute("from listed where stage is null").fetchone():
         raise _nothing_usable(db, plan)
     sop, root = _find_order(db, plan), plan.workspace.root
-    losing = distinct(db, "shard", f"held {_UNUSED}")
+    losing = _find_stale(db, plan)
     pieces: list[Piece] = []
     for shard in (plan.current_shards[number] for number in losing):
         if not verify(root / shard.documents_path, shard.documents_sha256):  # DuckDB reads no checksums
@@ -109,6 +109,23 @@ def _find_order(db: duckdb.DuckDBPyConnection, plan: Plan) -> bool:
         """
     )
     return db.execute("from listed where has_order").fetchone() is not None
+
+
+def _find_stale(db: duckdb.DuckDBPyConnection, plan: Plan) -> list[int]:
+    """List the current shards with documents that are not used, or now get another sentence order."""
+    index = current_index(plan)
+    if index is None or not plan.current_shards:
+        return []
+    rows = f"""
+        held anti join (
+            select doc_id from listed left join (
+                select doc_id as built_id, has_order as had_order from (
+                    select null::boolean as has_order, 'none' as dropped_stage
+                    union all by name from read_parquet({file_list([index])}))
+                where dropped_stage is null) on doc_id = built_id
+            where stage is null and has_order = coalesce(had_order, has_order)) using (doc_id)
+        """
+    return distinct(db, "shard", rows)
 
 
 def _copy_rest(db: duckdb.DuckDBPyConnection, documents: Path, path: Path) -> int:

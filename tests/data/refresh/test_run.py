@@ -15,10 +15,11 @@ import psutil
 import pytest
 
 from data.catalog import FunnelRow, collect_garbage, open_workspace, read_catalog, sole_writer, write_catalog
-from data.cleaning import QualityRules
+from data.cleaning import DuplicateRules, QualityRules
 from data.errors import InputError
 from data.files import sha256
 from data.refresh import (
+    GateRules,
     InstanceRules,
     MaskingRules,
     describe_changes,
@@ -233,6 +234,26 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_written(settin
     with pytest.raises(InputError, match=message):
         plan_refresh(replace(settings, **change))
     assert not settings.workspace.exists()
+
+
+def test_sentence_order_that_a_source_gains_or_loses_is_that_of_a_refresh_into_an_empty_workspace(
+    tmp_path, vocabulary_file
+):
+    settings = refresh_settings(tmp_path / "w", tmp_path / "a.jsonl", vocabulary_file)
+    settings = replace(settings, duplicates=DuplicateRules(near=None), gates=GateRules(max_lost_documents=1))
+    texts = sample_texts()
+    pages, remarks = texts[:6], [text.split("。")[0] + "。" for text in texts[6:20]]
+    order = "select doc_id, sop_label, count(*) from instances group by all order by all"
+    reasons = "select reason, count from funnel where version = ? and unit = 'without_order' order by all"
+    few, many = [*remarks[:4], *pages], [*remarks, *pages]
+    for number, (lines, sop) in enumerate(
+        [(remarks[:4], False), (few, True), (many, False), (pages, True)], 1
+    ):
+        write_jsonl(tmp_path / "a.jsonl", *lines)
+        fresh = replace(settings, workspace=tmp_path / str(number))
+        assert refresh_here(settings).sop == refresh_here(fresh).sop == sop
+        assert ask(settings.workspace, order) == ask(fresh.workspace, order)
+        assert ask(settings.workspace, reasons, number) == ask(fresh.workspace, reasons, 1)
 
 
 def test_a_second_refresh_of_a_corpus_at_once_is_refused(settings):
