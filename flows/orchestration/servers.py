@@ -31,11 +31,21 @@ QUIET = {
 }
 
 
+def ask_no_proxy() -> None:
+    """Have this process and those it starts ask no proxy, as of http_proxy, for addresses of this machine."""
+    hosts = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if hosts != "*":  # no host is asked through one
+        own = (host for host in ("127.0.0.1", "localhost") if host not in hosts.split(","))
+        hosts = ",".join(filter(None, [hosts, *own]))
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = hosts
+
+
 def server_version() -> str | None:
     """Return the version of the server at PREFECT_API_URL, or None. Raise InputError if it cannot be used."""
     url = os.environ.get("PREFECT_API_URL")
     if not url:
         return None
+    ask_no_proxy()
     # takes seconds to import
     from prefect.client.orchestration import get_client
 
@@ -60,6 +70,7 @@ def address_file(workspace: Path) -> Path:
 
 def served_at(workspace: Path) -> str | None:
     """Return the API of the server that `jixu serve` runs for the workspace, if it answers."""
+    ask_no_proxy()
     try:
         url = address_file(workspace).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -80,6 +91,7 @@ def answers(url: str, seconds: float) -> bool:
 
 def begin(command: Sequence[str], **options: Any) -> psutil.Popen:
     """Start a module in a session of its own: it does not get Ctrl-C."""
+    ask_no_proxy()
     return psutil.Popen([sys.executable, "-m", *command], cwd=ROOT, start_new_session=True, **options)
 
 

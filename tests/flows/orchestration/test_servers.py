@@ -9,7 +9,8 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from data.errors import InputError
-from flows.orchestration.servers import ROOT, server_version
+from data.files import write_text
+from flows.orchestration.servers import ROOT, address_file, served_at, server_version
 from tests.flows.serving import DEADLINE, add_database, answering
 
 
@@ -23,6 +24,20 @@ def test_an_answer_that_is_of_no_use_is_reported_in_a_line(status, message, monk
         with pytest.raises(InputError, match=f"^server {url}: .*{message}") as refused:
             server_version()
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("spared", ["", "intranet.example", "*"])
+def test_no_proxy_is_asked_for_a_server_of_this_machine(spared, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # where nothing listens
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, spared)
+    with answering(200) as (url, _):
+        write_text(address_file(tmp_path), url)
+        assert served_at(tmp_path) == served_at(tmp_path) == url
+    assert os.environ["no_proxy"] == {"": "127.0.0.1,localhost", "*": "*"}.get(
+        spared, f"{spared},127.0.0.1,localhost"
+    )
 
 
 OWN = """
