@@ -34,9 +34,21 @@ def disk_trouble(error: BaseException) -> str | None:
     # DuckDB and Arrow hand on the system's words, not its number
     if number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error):
         return "the disk is full: what was committed before is whole; make room and run the same again"
-    if number in (errno.EROFS, errno.EACCES, errno.EPERM):
+    if number in (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE):
         return f"{getattr(error, 'filename', None)} cannot be written to or read ({os.strerror(number)})"
     return None
+
+
+# of a disk or a file server, and of a machine that has no more space, open files or memory
+_PASSING = {errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+
+
+def of_content(error: Exception, place: str | None = None) -> Exception:
+    """Return an error that a file's content gives whenever it is read; raise one that may not come again."""
+    if isinstance(error, OSError) and error.errno in _PASSING:
+        error.filename = error.filename or place
+        raise error
+    return error
 
 
 class UserError(ValueError):

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from data.errors import masked
+from data.errors import masked, of_content
 from data.storage import base_name, open_binary
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class _Damaged(io.RawIOBase):
                 view[size : size + len(content)] = content
                 size += len(content)
         except DAMAGED as error:
-            self.damage = error
+            self.damage = of_content(error)
         return size
 
     def close(self) -> None:
@@ -152,6 +152,7 @@ def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
     try:
         archive = zipfile.ZipFile(raw)
     except DAMAGED as error:
+        of_content(error)
         yield from _rescued_members(uri, raw)
         yield Part(f"{uri}#{one_line(error)}", "", None, "unreadable_file")
         return
@@ -167,7 +168,8 @@ def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
                 with archive.open(member) as stream:
                     yield from _content(inner, member.filename, stream)
             except DAMAGED as error:
-                yield Part(f"{inner}#{one_line(error)}", member.filename, None, "unreadable_file")
+                place = f"{inner}#{one_line(of_content(error))}"
+                yield Part(place, member.filename, None, "unreadable_file")
 
 
 def _rescued_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:

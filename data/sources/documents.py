@@ -20,7 +20,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.errors import InputError, UserError, masked
+from data.errors import InputError, UserError, masked, of_content
 from data.sources.archives import COMPRESSIONS, Part, damage, one_line, open_parts, plain_name
 from data.sources.decoding import SAMPLE_BYTES, decoded_lines, detect_encoding
 from data.sources.markup import asciidoc_text, html_text, markdown_text, mdx_text, rst_text
@@ -134,7 +134,7 @@ def read_documents(
     except UserError:
         raise
     except Exception as error:  # of whatever library; the documents before it stay
-        yield Dropped(f"{place}#{one_line(error)}", "unreadable_file")
+        yield Dropped(f"{place}#{one_line(of_content(error, place))}", "unreadable_file")
 
 
 def _at_least_one(items: Iterator[Item], uri: str) -> Iterator[Item]:
@@ -167,7 +167,7 @@ def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> I
     except UserError:
         raise
     except Exception as error:
-        yield Dropped(f"{part.uri}#{one_line(error)}", "unreadable_file")
+        yield Dropped(f"{part.uri}#{one_line(of_content(error, part.uri))}", "unreadable_file")
 
 
 def _seekable(file: BufferedReader) -> IO[bytes]:

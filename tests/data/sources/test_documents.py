@@ -1,4 +1,5 @@
 import bz2
+import errno
 import gzip
 import hashlib
 import io
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data.errors import InputError
+from data.errors import InputError, disk_trouble
 from data.sources import Dropped, RawDocument, find_files, read_documents
 from data.sources.markup import markdown_text
 from data.storage import base_name
@@ -108,6 +109,43 @@ def test_documents_before_the_damage_of_an_archive_are_read(tmp_path, write):
         assert [text.replace("\n", "") for text in texts(path)[:4]] == [FIRST, SECOND] * 2
         assert len(texts(path)[4]) > 1000 and reasons(path) == {"unreadable_file": 2}
         assert f"{path}!c.txt#cut off" in [item.source_uri for item in read_documents(path)]
+
+
+def parquet():
+    written = io.BytesIO()
+    pq.write_table(pa.table({"text": [FIRST, SECOND]}), written)
+    return written.getvalue()
+
+
+class Failing(io.FileIO):
+    """A file of a disk that fails behind the first bytes."""
+
+    def readinto(self, buffer):
+        if self.tell() > 60:
+            raise OSError(errno.EIO, "Input/output error")
+        return super().readinto(memoryview(buffer)[:50])
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.zip", "a.tar", "a.parquet", "a.txt"])
+def test_a_failing_disk_is_no_damage_of_the_content(name, write, monkeypatch):
+    kind = name.removeprefix("a.").removesuffix(".gz")
+    whole = {"zip": members, "tar": members, "parquet": lambda _: parquet()}.get(kind, content)(kind)
+    path = write(name, gzip.compress(whole) if name.endswith(".gz") else whole)
+    monkeypatch.setattr("data.sources.archives.open_binary", lambda uri: io.BufferedReader(Failing(uri)))
+    with pytest.raises(OSError, match="Input/output error") as failed:
+        list(read_documents(path))
+    assert failed.value.filename.startswith(str(path)) and disk_trouble(failed.value)
+
+
+def test_a_full_disk_for_temporary_files_is_no_damage_of_the_content(write, monkeypatch):
+    def fill(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = write("a.parquet.gz", gzip.compress(parquet()))
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr("data.sources.documents.copyfileobj", fill)
+        list(read_documents(path))
+    assert len(texts(path)) == 2
 
 
 def test_a_cut_zip_file_is_read_on_behind_a_member_whose_header_has_no_size(tmp_path):
