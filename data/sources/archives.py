@@ -16,6 +16,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ _BUFFER = 1 << 18
 _UNIT = 1 << 13  # decompressed at once; an error of zstd loses what the call had read
 # of a zip member's header: flags, method, bytes, lengths of name and extra
 _LOCAL = struct.Struct("<2x2H8xL4x2H")
+_UTF_8 = 0x800  # the flag of a member whose name is in UTF-8
 _ZIP64 = 0xFFFFFFFF  # in place of a size that the extra field has, or nobody knows
 # the errors of a damaged file; NotImplementedError: an unknown method, RuntimeError: a password
 DAMAGED = (
@@ -160,16 +162,26 @@ def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
         for member in archive.infolist():
             if member.is_dir():
                 continue
-            inner = f"{uri}!{member.filename}"
-            if _is_unsafe(member.filename):
-                yield Part(inner, member.filename, None, "unsafe_name")
+            name = member.filename
+            if not member.flag_bits & _UTF_8:  # the library takes any other for cp437
+                name = _member_name(name.encode("cp437"))
+            inner = f"{uri}!{name}"
+            if _is_unsafe(name):
+                yield Part(inner, name, None, "unsafe_name")
                 continue
             try:
                 with archive.open(member) as stream:
-                    yield from _content(inner, member.filename, stream)
+                    yield from _content(inner, name, stream)
             except DAMAGED as error:
-                place = f"{inner}#{one_line(of_content(error))}"
-                yield Part(place, member.filename, None, "unreadable_file")
+                yield Part(f"{inner}#{one_line(of_content(error))}", name, None, "unreadable_file")
+
+
+def _member_name(name: bytes) -> str:
+    """Decode the name of a zip file's member: Windows writes it in its own encoding, and says so nowhere."""
+    for encoding in ("utf-8", "gb18030"):
+        with suppress(UnicodeDecodeError):
+            return name.decode(encoding)
+    return name.decode("cp437")
 
 
 def _rescued_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
@@ -180,7 +192,7 @@ def _rescued_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
         if len(header) < _LOCAL.size:
             return
         flags, method, compressed, name_size, extra_size = _LOCAL.unpack(header)
-        name = raw.read(name_size).decode("utf-8" if flags & 0x800 else "cp437", "replace")
+        name = _member_name(raw.read(name_size))
         begin = raw.seek(extra_size, io.SEEK_CUR)
         if flags & 1 or method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or _is_unsafe(name):
             yield Part(f"{uri}!{name}", name, None, "unsafe_name" if _is_unsafe(name) else "unreadable_file")

@@ -11,6 +11,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from itertools import chain
@@ -384,8 +385,16 @@ def _read_parquet(
 
 
 def _values_of(column: pa.Array) -> list[object]:
+    """Return a column's values; bytes in UTF-8 are text, which Spark and Hive may not mark as such."""
     try:
-        return column.to_pylist()
+        return [_decoded(value) for value in column.to_pylist()]
     except UnicodeDecodeError:  # a writer of Parquet need not check its texts
         values = column.cast(pa.binary()).to_pylist()
         return [None if value is None else value.decode("utf-8", "replace") for value in values]
+
+
+def _decoded(value: object) -> object:
+    if isinstance(value, bytes):
+        with suppress(UnicodeDecodeError):
+            return value.decode()
+    return value

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from data.cleaning import CleaningRules, count_hits, make_guard
 from data.errors import InputError, disk_trouble
 from data.sources import Dropped, RawDocument, find_files, read_documents
 from data.sources.markup import markdown_text
@@ -156,6 +157,17 @@ def test_a_cut_zip_file_is_read_on_behind_a_member_whose_header_has_no_size(tmp_
         archive.writestr("b.txt", content("txt"))
     path.write_bytes(path.read_bytes()[:-30])
     assert len(texts(path)) == 4 and reasons(path) == {"unreadable_file": 1}
+
+
+def test_names_in_a_zip_file_of_chinese_windows_are_read_whole_or_cut(tmp_path):
+    path = tmp_path / "corpus.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("abcd.txt", content("txt"))
+    whole = path.read_bytes().replace(b"abcd.txt", "茶经.txt".encode("gbk"))
+    for damage in (whole, whole[:-30]):
+        path.write_bytes(damage)
+        assert len(texts(path)) == 2
+        assert next(read_documents(path)).source_uri == f"{path}!茶经.txt#line=1"
 
 
 def test_what_is_wrong_behind_the_end_of_an_archive_is_reported(write):
@@ -391,6 +403,22 @@ def test_parquet_gives_its_documents(tmp_path, name):
     else:
         path.write_bytes(gzip.compress(packed) if name.endswith(".gz") else packed)
     assert texts(path) == [FIRST, SECOND] and reasons(path) == {"text_not_string": 1}
+
+
+def test_bytes_of_parquet_are_text_if_they_are_utf_8(tmp_path):
+    path = tmp_path / "spark.parquet"
+    pq.write_table(pa.table({"text": [FIRST.encode(), b"\x89PNG\xff", SECOND.encode(), None]}), path)
+    assert texts(path) == [FIRST, SECOND] and reasons(path) == {"text_not_string": 2}
+    with pytest.raises(InputError, match=r"guard\.parquet: no text"):
+        make_guard((str(write_guard(tmp_path, b"\x89PNG\xff")),), 13, CleaningRules())
+    guard = make_guard((str(write_guard(tmp_path, FIRST.encode())),), 13, CleaningRules())
+    assert count_hits(guard, [[FIRST], [SECOND]]).tolist() == [1, 0]
+
+
+def write_guard(folder, text):
+    path = folder / "guard.parquet"
+    pq.write_table(pa.table({"text": [text]}), path)
+    return path
 
 
 def test_text_of_parquet_that_is_not_utf_8_costs_only_its_bytes(tmp_path):
