@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache, wraps
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from data.errors import InputError
@@ -29,7 +30,8 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     `durable`: whether it must survive a power failure; work in progress need not.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    # in containers that share a disk, process ids are alike
+    temporary = path.with_name(f"{path.name}.{token_hex(4)}{TEMPORARY_SUFFIX}")
     try:
         yield temporary
         if durable:

@@ -1,6 +1,6 @@
-"""Digests of what a run was made from."""
+"""Digests of what a run was made from, and files that are whole or absent."""
 
-from data.files import sha256
+from data.files import replacing, sha256
 
 
 def test_a_folder_is_known_by_the_names_and_contents_of_its_files(tmp_path):
@@ -11,3 +11,14 @@ def test_a_folder_is_known_by_the_names_and_contents_of_its_files(tmp_path):
         (tmp_path / name / "high" / file).write_text(text, encoding="utf-8")
         digests.append(sha256(tmp_path / name))
     assert digests[0] == digests[1] and len(set(digests)) == 3
+
+
+def test_two_writers_of_a_file_with_one_process_id_do_not_write_into_each_others(tmp_path):
+    """Workers in containers that share a disk, or threads of one."""
+    path = tmp_path / "a.txt"
+    with replacing(path) as first:
+        first.write_text("一二三")
+        with replacing(path) as second:
+            second.write_text("一")
+        assert path.read_text() == "一" and first.read_text() == "一二三"
+    assert path.read_text() == "一二三" and list(tmp_path.iterdir()) == [path]
