@@ -97,6 +97,10 @@ class Changes:
     gone: tuple[str, ...]
     in_order: bool  # the sources that stay, as before: it decides which of two duplicates is the first
 
+    @property
+    def are_none(self) -> bool:
+        return not (self.recipe_changed or self.read or self.gone) and self.in_order
+
 
 def plan_refresh(settings: RefreshSettings) -> Plan:
     """Check the settings and find the sources. Writes nothing; raises InputError if something cannot work."""
@@ -265,7 +269,7 @@ def describe_changes(changes: Changes) -> str:
         lines = [f"{changes.corpus} is new: {len(changes.read)} source(s) would be read"]
     elif changes.recipe_changed:
         lines = [f"the recipe of {changes.corpus} changed: everything would be built anew"]
-    elif not changes.read and not changes.gone and changes.in_order:
+    elif changes.are_none:
         return f"nothing would change: {changes.corpus} version {changes.version} is still current"
     else:
         order = "" if changes.in_order else ", in another order"

@@ -61,16 +61,14 @@ def result_of(
 def unchanged_version(plan: Plan) -> RefreshResult | None:
     """Return the current version if sources, recipe and its files are unchanged; None if there is work."""
     current, root = plan.current, plan.workspace.root
-    # the order of the sources decides which of two duplicates is the first
-    in_order = [file.place for file in plan.files] == [source.uri for source in plan.current_sources]
-    if not current or plan.recipe_changed or not in_order or plan.settings.discover_words:
+    if not current or plan.recipe_changed or plan.settings.discover_words:
         return None
     paths = [
         current.index_path,
         *(path for shard in plan.current_shards for path in (shard.path, shard.documents_path)),
         *(source.listing_path for source in plan.current_sources),
     ]
-    if not all((root / path).is_file() for path in paths) or preview(plan).read:
+    if not all((root / path).is_file() for path in paths) or not preview(plan).are_none:
         return None
     return result_of(plan, current, len(plan.current_shards))
 
