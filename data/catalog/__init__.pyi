@@ -6,6 +6,7 @@ from .database import SOURCE_FILE as SOURCE_FILE
 from .database import CatalogLost as CatalogLost
 from .database import bring_in_tokenizers as bring_in_tokenizers
 from .database import has_catalog as has_catalog
+from .database import parquet as parquet
 from .database import quoted as quoted
 from .database import read_catalog as read_catalog
 from .database import write_catalog as write_catalog

@@ -8,9 +8,10 @@ relative to it. Writers take turns with a lock file. Only this room queries the 
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -138,7 +139,9 @@ def read_catalog(workspace: Workspace) -> duckdb.DuckDBPyConnection:
 
 
 def has_catalog(workspace: Workspace) -> bool:
-    """Whether there is a catalog. Raises CatalogLost if there was one."""
+    """Whether there is a catalog. Raises CatalogLost if there was one, InputError where none can be."""
+    if "?" in str(workspace.catalog.resolve()):
+        raise InputError(f"workspace {workspace.root}: DuckDB opens no file there, as its path has a ?")
     if not workspace.catalog.is_file() and workspace.catalog_copy.is_file():
         raise CatalogLost(f"{workspace.catalog} is gone")
     return workspace.catalog.is_file()
@@ -214,9 +217,8 @@ def create_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> set[str
     # columns that an older jixu did not write are there too, without a value
     parts, lost = {name: [f"from empty.{name}"] for name in _VIEWS}, set()
     for view, corpus, version, paths in db.execute(_NEWEST_FILES).fetchall():
-        listed = ", ".join(quoted(str(root / path)) for path in paths)
         labels = f"{quoted(corpus)} as corpus, {version} as version"
-        select = f"select {labels}, * from read_parquet([{listed}])"
+        select = f"select {labels}, * from {parquet(root / path for path in paths)}"
         if _is_readable(db, select):
             parts[view].append(select)
         else:
@@ -239,6 +241,12 @@ def _is_readable(db: duckdb.DuckDBPyConnection, select: str) -> bool:
 def quoted(text: str) -> str:
     """Quote a text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def parquet(paths: Iterable[Path], options: str = "") -> str:
+    """Write in SQL the rows of some Parquet files, in order; their names are no patterns."""
+    files = ", ".join(quoted(glob.escape(str(path))) for path in paths)
+    return f"read_parquet([{files}]{options and f', {options}'})"
 
 
 _BESIDE = (TOKENIZER_CONFIG, "tokenizer.json")  # files that a vocabulary is read with

@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.catalog.database import SOURCE_FILE, create_views, quoted, read_catalog
+from data.catalog.database import SOURCE_FILE, create_views, parquet, quoted, read_catalog
 from data.catalog.versions import Version, never_trained_share, require_version, version_shards
 from data.errors import InputError
 from data.instances import LENGTH_BIN, MEND, count_row_groups, read_rows
@@ -323,7 +323,7 @@ class Statistics:
     def _index(self, corpus: str, version: int) -> str:
         """Name the table function that reads every document of a version."""
         path = self.workspace.root.resolve() / self._version(corpus, version).index_path
-        return f"read_parquet({quoted(str(path))})"
+        return parquet([path])
 
     def _version(self, corpus: str, version: int | None) -> Version:
         """Return a version, by default the current one. Raises InputError if it does not exist."""
@@ -366,9 +366,9 @@ class Statistics:
     def texts(self, corpus: str, version: int | None = None) -> Iterator[str]:
         """Yield the text of every document of a version, by default the newest, a sentence a line."""
         shards = version_shards(self.db, self._version(corpus, version))
-        files = [str(self.workspace.root / shard.documents_path) for shard in shards]
+        files = parquet(self.workspace.root / shard.documents_path for shard in shards)
         cursor = self.db.cursor()
-        cursor.execute("select text from read_parquet(?)", [files])
+        cursor.execute(f"select text from {files}")
         while rows := cursor.fetchmany(1000):
             yield from (text for (text,) in rows)
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from data.catalog import parquet
 from data.errors import InputError
 from data.instances import MEND, OBJECTIVES, SHARD_CHARACTERS, Shard, verify
 from data.refresh.build import Piece
 from data.refresh.fates import current_index, drop_unlikely
 from data.refresh.plan import Plan
-from data.refresh.scratch import copy_to, distinct, file_list
+from data.refresh.scratch import copy_to, distinct
 
 _UNUSED = "anti join (from listed where stage is null) using (doc_id)"
 
@@ -42,7 +43,7 @@ def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | No
     """
     here = {number: str(path) for number, path in enumerate(staged) if path}
     db.register("staged_files", pa.table({"source": list(here), "file": list(here.values())}))
-    drop_unlikely(db, plan, list(here.values()))
+    drop_unlikely(db, plan, [path for path in staged if path])
     if not db.execute("from listed where stage is null").fetchone():
         raise _nothing_usable(db, plan)
     sop, root = _find_order(db, plan), plan.workspace.root
@@ -82,7 +83,7 @@ def _count_removed(db: duckdb.DuckDBPyConnection, plan: Plan) -> int:
     """Count documents that the current version has, and the next has not."""
     if not (index := current_index(plan)):
         return 0
-    query = f"select count(*) from read_parquet({file_list([index])}) {_UNUSED} where words is not null"
+    query = f"select count(*) from {parquet([index])} {_UNUSED} where words is not null"
     ((count,),) = db.execute(query).fetchall()
     return count
 
@@ -121,7 +122,7 @@ def _find_stale(db: duckdb.DuckDBPyConnection, plan: Plan) -> list[int]:
             select doc_id from listed left join (
                 select doc_id as built_id, has_order as had_order from (
                     select null::boolean as has_order, 'none' as dropped_stage
-                    union all by name from read_parquet({file_list([index])}))
+                    union all by name from {parquet([index])})
                 where dropped_stage is null) on doc_id = built_id
             where stage is null and has_order = coalesce(had_order, has_order)) using (doc_id)
         """
@@ -134,7 +135,7 @@ def _copy_rest(db: duckdb.DuckDBPyConnection, documents: Path, path: Path) -> in
         db,
         f"""
         select doc_id, rows.source_uri, string_split(text, '\n') as sentences, has_order
-        from read_parquet({file_list([documents])}, file_row_number = true) rows
+        from {parquet([documents], "file_row_number = true")} rows
         join (select doc_id, has_order from listed where stage is null) using (doc_id)
         order by file_row_number
         """,

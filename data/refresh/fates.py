@@ -12,12 +12,12 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.catalog import TO_REBUILD
+from data.catalog import TO_REBUILD, parquet
 from data.cleaning import CharacterPairs, QualityRules, find_candidates, find_near_duplicates
 from data.errors import InputError
 from data.instances import count_row_groups
 from data.refresh.plan import Plan
-from data.refresh.scratch import distinct, file_list
+from data.refresh.scratch import distinct
 
 _MEASURED = 256  # documents at a time
 _PERPLEXITY = pa.schema([("doc_id", pa.string()), ("perplexity", pa.float64())])
@@ -39,8 +39,7 @@ def list_documents(db: duckdb.DuckDBPyConnection, plan: Plan, listings: Sequence
     _list_rows(db, listings)
     db.execute("create or replace table held (doc_id varchar, shard bigint)")
     if shards:
-        files = file_list([root / shard.documents_path for shard in shards])
-        db.execute(f"insert into held select doc_id, file_index from read_parquet({files})")
+        db.execute(f"insert into held select doc_id, file_index from {_documents(plan)}")
     index = current_index(plan) if shards else None
     if plan.settings.quality.max_perplexity and index:
         _set_perplexity(db, index)
@@ -56,6 +55,11 @@ def list_documents(db: duckdb.DuckDBPyConnection, plan: Plan, listings: Sequence
         """
     )
     return distinct(db, "source", "compared anti join held using (doc_id)")
+
+
+def _documents(plan: Plan) -> str:
+    """Write in SQL the rows of the current shards' documents files."""
+    return parquet(plan.workspace.root / shard.documents_path for shard in plan.current_shards)
 
 
 def current_index(plan: Plan) -> Path | None:
@@ -81,7 +85,7 @@ def _list_rows(db: duckdb.DuckDBPyConnection, listings: Sequence[Path]) -> None:
         create or replace view listing_rows as
         select (file_index::bigint << {_ROW_BITS}) | file_row_number as position,
             file_index::bigint as source, *
-        from read_parquet({file_list(listings)});
+        from {parquet(listings)};
         create or replace table firsts as
             select doc_id, min(position) as first from listing_rows where stage is null group by doc_id;
         create or replace table listed as
@@ -98,7 +102,7 @@ def _list_rows(db: duckdb.DuckDBPyConnection, listings: Sequence[Path]) -> None:
 
 def _settle_near_duplicates(db: duckdb.DuckDBPyConnection, index: Path | None) -> None:
     """Drop known near copies of documents that are still there; make the table `sketched` of the others."""
-    known = f"read_parquet({file_list([index])})" if index else "listed where false"
+    known = parquet([index]) if index else "listed where false"
     reason = "dropped_reason" if index else "reason as dropped_reason"
     db.execute(
         f"""
@@ -125,35 +129,30 @@ def drop_repeated(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Pa
     Text comes from the staged files and the shards' documents files. Of near duplicates the one that the
     current version has stays, or else the first.
     """
-    settings = plan.settings
-    if settings.duplicates.near is not None:
-        documents = [plan.workspace.root / shard.documents_path for shard in plan.current_shards]
-        near, ngram = settings.duplicates.near, settings.duplicates.ngram
-        _drop_near_duplicates(db, near, ngram, [path for path in staged if path], documents)
-    if settings.quality.boilerplate_documents:
-        _drop_boilerplate(db, settings.quality)
-    _drop_above(db, settings.quality)
+    quality = plan.settings.quality
+    _drop_near_duplicates(db, plan, [path for path in staged if path])
+    if quality.boilerplate_documents:
+        _drop_boilerplate(db, quality)
+    _drop_above(db, quality)
     return distinct(db, "source", "listed anti join held using (doc_id) where stage is null")
 
 
-def _drop_near_duplicates(
-    db: duckdb.DuckDBPyConnection,
-    threshold: float,
-    ngram: int,
-    staged: Sequence[Path],
-    documents: Sequence[Path],
-) -> None:
-    texts = [f"select doc_id, text from read_parquet({file_list(documents)})"] if documents else []
+def _drop_near_duplicates(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path]) -> None:
+    rules = plan.settings.duplicates
+    if rules.near is None:
+        return
+    held = f"select doc_id, text from {_documents(plan)}"
+    texts = [held] if plan.current_shards else []
     if staged:
         text = "array_to_string(sentences, '\n')"
-        texts.append(f"select doc_id, {text} as text from read_parquet({file_list(staged)})")
+        texts.append(f"select doc_id, {text} as text from {parquet(staged)}")
     db.execute(
         f"""
         create or replace table texts as
         select distinct on (rank) rank, text from ({" union all ".join(texts)}) join compared using (doc_id)
         """
     )
-    find_near_duplicates(db, threshold, ngram)
+    find_near_duplicates(db, rules.near, rules.ngram)
     db.execute(
         f"""
         update listed set {_NEAR} = earlier.doc_id
@@ -188,7 +187,7 @@ def _drop_boilerplate(db: duckdb.DuckDBPyConnection, quality: QualityRules) -> N
     db.execute("drop table lines; drop table common")
 
 
-def drop_unlikely(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[str]) -> None:
+def drop_unlikely(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path]) -> None:
     """Measure the perplexity of documents that came now, if there is a bound, and drop those above it.
 
     All documents that are used are counted; those that came before keep what was measured then.
@@ -199,13 +198,12 @@ def drop_unlikely(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[st
         return
     of_new = f"""
         select doc_id, array_to_string(sentences, '\n') as text
-        from read_parquet({file_list(staged)}, filename = true, file_row_number = true) rows
+        from {parquet(staged, "filename = true, file_row_number = true")} rows
         join staged_files on file = filename
         semi join (from {new}) new on new.source = staged_files.source and staged_row = file_row_number
         """
-    documents = file_list([plan.workspace.root / shard.documents_path for shard in plan.current_shards])
     of_held = f"""
-        select doc_id, text from read_parquet({documents})
+        select doc_id, text from {_documents(plan)}
         semi join (from listed where stage is null and perplexity is not null) using (doc_id)
         """
     pairs, path = CharacterPairs(), plan.staging / "perplexity.parquet"
@@ -225,7 +223,7 @@ def drop_unlikely(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[st
 def _set_perplexity(db: duckdb.DuckDBPyConnection, path: Path) -> None:
     db.execute(
         f"""
-        update listed set perplexity = measured.perplexity from read_parquet({file_list([path])}) measured
+        update listed set perplexity = measured.perplexity from {parquet([path])} measured
         where listed.doc_id = measured.doc_id and listed.stage is null and measured.perplexity is not null
         """
     )

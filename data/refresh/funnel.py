@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import duckdb
 
-from data.catalog import SOURCE_FILE, FunnelRow
+from data.catalog import SOURCE_FILE, FunnelRow, parquet
 from data.cleaning import REMOVED_URL
 from data.files import replacing
 from data.instances import Shard
-from data.refresh.scratch import copy_to, file_list
+from data.refresh.scratch import copy_to
 
 STAGES = ("read", "clean", "filter", "guard", "deduplicate", "boilerplate", "instances")
 UNITS = ("documents", "characters")
@@ -107,7 +107,7 @@ def order_rows(db: duckdb.DuckDBPyConnection, shards: Sequence[Path]) -> list[Fu
     rows = db.execute(
         f"""
         select if(has_order, 'no_pair', 'source_without_order') as reason, count(*)
-        from (select doc_id from read_parquet({file_list(shards)}) where sop_label is null)
+        from (select doc_id from {parquet(shards)} where sop_label is null)
         join (select doc_id, has_order from listed where stage is null) using (doc_id)
         group by all order by all
         """
@@ -128,19 +128,19 @@ def write_index(
     Word counts come from the shards' documents files, the version that first had a document from the previous
     index. A copy of a near duplicate repeats what that one does.
     """
-    documents = file_list([root / shard.documents_path for shard in shards])
+    documents = parquet(root / shard.documents_path for shard in shards)
     previous = "select null::varchar as doc_id, null::integer as first_version where false"
     if previous_index:
         previous = f"""
             select doc_id, min(first_version) as first_version
-            from read_parquet({file_list([previous_index])})
+            from {parquet([previous_index])}
             where dropped_stage is null group by doc_id
             """
     with replacing(root / index_path) as temporary:
         copy_to(
             db,
             f"""
-            with counted as (select doc_id, word_count as words from read_parquet({documents})),
+            with counted as (select doc_id, word_count as words from {documents}),
             previous as ({previous}),
             near as (select doc_id, duplicate_of from listed where reason = 'near_duplicate')
             select doc_id, source_uri, characters as chars, sentences::bigint as sentences,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from pathlib import Path
 from threading import Thread
@@ -51,11 +51,6 @@ def interruptible(db: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
         while not working.cancel() and not working.done():
             db.interrupt()
             wait([working], 0.1)  # again: it may have been between two queries
-
-
-def file_list(paths: Sequence[Path | str]) -> str:
-    """Write paths as an SQL list."""
-    return "[" + ", ".join(quoted(str(path)) for path in paths) + "]"
 
 
 def distinct(db: duckdb.DuckDBPyConnection, column: str, rows: str) -> list[int]:

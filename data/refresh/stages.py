@@ -24,7 +24,7 @@ from data.catalog import (
     add_version,
     has_catalog,
     never_trained_share,
-    quoted,
+    parquet,
     read_catalog,
     write_catalog,
 )
@@ -210,7 +210,7 @@ def _index(
 ) -> list[FunnelRow]:
     """Write the version's list of documents; return its funnel."""
     previous = current_index(plan)
-    db.execute(f"create view listed as from read_parquet({quoted(str(division.listed_path))})")
+    db.execute(f"create view listed as from {parquet([division.listed_path])}")
     write_index(db, plan.workspace.root, version.index_path, version.version, shards, previous)
     characters = sum(shard.characters for shard in shards)
     rows = funnel_rows(db, version.documents, characters)

@@ -204,6 +204,22 @@ def test_listings_are_on_disk_before_their_batch_is_done(settings, monkeypatch):
     assert len(synced) == 2
 
 
+def test_a_workspace_whose_name_is_a_pattern_reads_no_file_of_its_neighbours(tmp_path, vocabulary_file):
+    texts, names = sample_texts(), ("wa", "w[a]", "w*")
+    for number, name in enumerate(names):
+        source = tmp_path / f"{number}.jsonl"
+        settings = refresh_settings(tmp_path / name, source, vocabulary_file)
+        for count in (2, 3):
+            write_jsonl(source, *texts[3 * number : 3 * number + count])
+            assert refresh_here(settings).documents == count
+    for number, name in enumerate(names):
+        found = ask(tmp_path / name, "select source_uri from documents where dropped_reason is null")
+        assert found == [(f"{tmp_path / f'{number}.jsonl'}#line={line}",) for line in (1, 2, 3)]
+        assert len(texts_of(tmp_path / name)) == 3
+    with pytest.raises(InputError, match=r"workspace .*w\?: DuckDB opens no file there"):
+        plan_refresh(replace(settings, workspace=tmp_path / "w?"))
+
+
 def test_sources_of_pairs_get_no_sentence_order(settings, source):
     pairs = [f"第{i}种茶怎么泡？用多热的水？" for i in range(30)]
     write_jsonl(source / "pairs.jsonl", *pairs)
