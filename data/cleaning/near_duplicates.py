@@ -25,7 +25,7 @@ BANDS, ROWS = 31, 4  # at similarity 0.6, 98.7% of pairs meet in a band; at 0.2,
 PERMUTATIONS = BANDS * ROWS
 ALGORITHM = f"rensa-{rensa.RMinHash.ALGORITHM_VERSION}"
 _SEED = 1
-_PAIRS = 256  # compared at once
+_PAIRS, _CHARACTERS = 256, 1 << 20  # at once
 _RANKS = pa.schema([("later", pa.int64()), ("earlier", pa.int64())])
 
 
@@ -79,12 +79,25 @@ def find_near_duplicates(db: duckdb.DuckDBPyConnection, threshold: float, ngram:
         join texts a on a.rank = later join texts b on b.rank = earlier
         """
     )
-    while rows := reader.fetchmany(_PAIRS):
+    for rows in fetch_texts(reader):
         later, earlier, first, second = zip(*rows, strict=True)
         alike = _similarities(first, second, ngram) >= threshold
         _insert(db, "alike", np.array(later)[alike], np.array(earlier)[alike])
     db.execute("create or replace table near (later bigint, earlier bigint)")
     _insert(db, "near", *np.array(list(_nearest(db)), dtype=np.int64).reshape(-1, 2).T)
+
+
+def fetch_texts(reader: duckdb.DuckDBPyConnection) -> Iterator[list[tuple]]:
+    """Fetch the rows of a query, at most _PAIRS at a time and fewer of long texts."""
+    rows, characters = [], 0
+    while row := reader.fetchone():
+        rows.append(row)
+        characters += sum(len(value) for value in row if isinstance(value, str))
+        if len(rows) == _PAIRS or characters > _CHARACTERS:
+            yield rows
+            rows, characters = [], 0
+    if rows:
+        yield rows
 
 
 def find_copies(

@@ -13,13 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.catalog import TO_REBUILD, parquet
-from data.cleaning import CharacterPairs, QualityRules, find_candidates, find_near_duplicates
+from data.cleaning import CharacterPairs, QualityRules, fetch_texts, find_candidates, find_near_duplicates
 from data.errors import InputError
 from data.instances import count_row_groups
 from data.refresh.plan import Plan
 from data.refresh.scratch import distinct
 
-_MEASURED = 256  # documents at a time
 _PERPLEXITY = pa.schema([("doc_id", pa.string()), ("perplexity", pa.float64())])
 _ROW_BITS = 40  # a document's position is its source's number above these bits of its row
 _NEAR = "stage = 'deduplicate', reason = 'near_duplicate', duplicate_of"
@@ -208,12 +207,10 @@ def drop_unlikely(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Pa
         """
     pairs, path = CharacterPairs(), plan.staging / "perplexity.parquet"
     for query in [of_new, of_held] if plan.current_shards else [of_new]:
-        reader = db.execute(query)
-        while rows := reader.fetchmany(_MEASURED):
+        for rows in fetch_texts(db.execute(query)):
             pairs.add(*zip(*rows, strict=True))
     with pq.ParquetWriter(path, _PERPLEXITY) as writer:
-        reader = db.execute(of_new)
-        while rows := reader.fetchmany(_MEASURED):
+        for rows in fetch_texts(db.execute(of_new)):
             doc_ids, texts = zip(*rows, strict=True)
             writer.write_table(pa.table([doc_ids, pairs.perplexities(doc_ids, texts)], schema=_PERPLEXITY))
     _set_perplexity(db, path)

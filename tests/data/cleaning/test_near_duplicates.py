@@ -1,7 +1,9 @@
 import random
+import tracemalloc
 from itertools import combinations
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from data.cleaning import find_candidates, find_copies, find_near_duplicates, measure, sketch
@@ -76,3 +78,19 @@ def test_documents_known_to_differ_are_not_compared_again():
     first, second = text(300, 1), text(300, 2)
     texts = [first, second, changed(first, 0.01), changed(second, 0.01)]
     assert near(texts) == {2: 0, 3: 1} and near(texts, known={0, 1, 2}) == {3: 1}
+
+
+def test_long_documents_take_no_more_memory_than_short_ones():
+    long = text(100_000, seed=0)
+    texts = [f"{long[: 100 * n]}茶{long[100 * n :]}" for n in range(32)]
+    with duckdb.connect() as db:
+        db.from_arrow(pa.table({"rank": list(range(32)), "text": texts})).create("texts")
+        db.execute(
+            "create table candidates as select 2 * range + 1 as later, 2 * range as earlier from range(16)"
+        )
+        tracemalloc.start()
+        find_near_duplicates(db, 0.8, 5)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert db.execute("select count(*) from near").fetchall() == [(16,)]
+    assert most < 100 * 2**20
