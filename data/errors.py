@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import re
+from typing import TypeGuard
 
 _user_info = re.compile(r"(?<=://)[^\s/?#'\"]+@")
 # a question mark in s3://bucket/part-?.txt is a pattern's
@@ -43,12 +44,9 @@ def disk_trouble(error: BaseException) -> str | None:
 _PASSING = {errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
-def of_content(error: Exception, place: str | None = None) -> Exception:
-    """Return an error that a file's content gives whenever it is read; raise one that may not come again."""
-    if isinstance(error, OSError) and error.errno in _PASSING:
-        error.filename = error.filename or place
-        raise error
-    return error
+def is_passing(error: Exception) -> TypeGuard[OSError]:
+    """Whether an error is no fault of a file's content, so that reading it again may go well."""
+    return isinstance(error, OSError) and error.errno in _PASSING
 
 
 class UserError(ValueError):

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from data.errors import masked, of_content
+from data.errors import is_passing, masked
 from data.storage import base_name, open_binary
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ class _Damaged(io.RawIOBase):
                 view[size : size + len(content)] = content
                 size += len(content)
         except DAMAGED as error:
-            self.damage = of_content(error)
+            if is_passing(error):
+                raise
+            self.damage = error
         return size
 
     def close(self) -> None:
@@ -154,7 +156,8 @@ def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
     try:
         archive = zipfile.ZipFile(raw)
     except DAMAGED as error:
-        of_content(error)
+        if is_passing(error):
+            raise
         yield from _rescued_members(uri, raw)
         yield Part(f"{uri}#{one_line(error)}", "", None, "unreadable_file")
         return
@@ -173,7 +176,9 @@ def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
                 with archive.open(member) as stream:
                     yield from _content(inner, name, stream)
             except DAMAGED as error:
-                yield Part(f"{inner}#{one_line(of_content(error))}", name, None, "unreadable_file")
+                if is_passing(error):
+                    raise
+                yield Part(f"{inner}#{one_line(error)}", name, None, "unreadable_file")
 
 
 def _member_name(name: bytes) -> str:

@@ -15,13 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from itertools import chain
+from pathlib import Path
 from shutil import copyfileobj
 from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.errors import InputError, UserError, masked, of_content
+from data.errors import InputError, UserError, is_passing, masked
+from data.files import sha256
 from data.sources.archives import COMPRESSIONS, Part, damage, one_line, open_parts, plain_name
 from data.sources.decoding import SAMPLE_BYTES, decoded_lines, detect_encoding
 from data.sources.markup import asciidoc_text, html_text, markdown_text, mdx_text, rst_text
@@ -135,7 +137,16 @@ def read_documents(
     except UserError:
         raise
     except Exception as error:  # of whatever library; the documents before it stay
-        yield Dropped(f"{place}#{one_line(of_content(error, place))}", "unreadable_file")
+        if is_passing(error) and (is_remote(uri) or _has_digest(uri)):
+            raise OSError(error.errno, error.strerror, place) from None
+        yield Dropped(f"{place}#{one_line(error)}", "unreadable_file")
+
+
+def _has_digest(path: str) -> bool:
+    """Whether a file can be read at all. Without a digest it is read again by the next refresh."""
+    with suppress(OSError):
+        return bool(sha256(Path(path)))
+    return False
 
 
 def _at_least_one(items: Iterator[Item], uri: str) -> Iterator[Item]:
@@ -168,7 +179,9 @@ def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> I
     except UserError:
         raise
     except Exception as error:
-        yield Dropped(f"{part.uri}#{one_line(of_content(error, part.uri))}", "unreadable_file")
+        if is_passing(error):
+            raise
+        yield Dropped(f"{part.uri}#{one_line(error)}", "unreadable_file")
 
 
 def _seekable(file: BufferedReader) -> IO[bytes]:
