@@ -66,6 +66,12 @@ def _read_base(workspace: Workspace, url: str) -> Manifest:
     return base
 
 
+def published_at(workspace: Workspace) -> str:
+    """Return the URL that a folder is a copy of, or the folder's absolute path if it is none."""
+    path = workspace.root / INDEX
+    return MANIFEST.validate_json(path.read_bytes()).url if path.is_file() else str(workspace.root.resolve())
+
+
 def _write_base(workspace: Workspace, url: str, manifest: Manifest) -> None:
     times = {name: (workspace.root / name).stat().st_mtime_ns for name in manifest.files}
     write_bytes(workspace.root / INDEX, MANIFEST.dump_json(replace(manifest, url=url, times=times)))

@@ -4,11 +4,11 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from prefect import runtime
 from prefect.events import emit_event
 
 from data import refresh
 from data.catalog import Drift, Statistics, describe_drift, measure_drift
+from data.publication import published_at
 from data.refresh import RefreshResult
 from data.workspace import Workspace
 from flows.orchestration import (
@@ -102,8 +102,7 @@ def announce_drift(
         payload={
             "corpus": result.corpus,
             "version": result.version,
-            # as the user wrote it: the URL, if this is its copy
-            "workspace": (runtime.flow_run.parameters or {}).get("workspace", str(workspace.root)),
+            "workspace": published_at(workspace),
             "checkpoint": str(checkpoint) if checkpoint else None,
             **drift.measures(),
         },

@@ -6,7 +6,8 @@ import pytest
 
 from data.catalog import open_workspace
 from data.errors import InputError
-from data.publication import working_copy
+from data.publication import published_at, working_copy
+from data.workspace import Workspace
 from tests.commands import refused, run_here
 from tests.conftest import save_small_model
 from tests.s3 import environment, serve_s3
@@ -51,7 +52,8 @@ def test_what_is_made_in_a_copy_is_published_when_the_work_ends_well(s3, tmp_pat
     with environment(machine(tmp_path / "two", s3)), working_copy(url, read_only=True) as there:
         # what the failed run left on the first machine came along with the next
         assert sorted(p.name for p in there.report("").iterdir()) == ["kept.txt", "lost.txt"]
-        assert there.root != here
+        assert there.root != here and published_at(there) == published_at(Workspace(here)) == url
+        assert published_at(Workspace(tmp_path)) == str(tmp_path)
 
 
 @pytest.mark.slow
