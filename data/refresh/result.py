@@ -11,6 +11,7 @@ from data.refresh.plan import Plan, preview
 from data.segmentation import Word
 
 MOST_REASONS, MOST_WORDS = 5, 20  # listed by name
+NOTABLE_SHARE = 0.1  # of the documents held out
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class RefreshResult:
     kept_shards: int
     removed_documents: int
     recipe_changed: bool  # since the version before: everything was made again
+    held_out_share: float  # of the documents
     funnel: tuple[FunnelRow, ...] = ()  # of a new version
     gates: tuple[Gate, ...] = ()
     new_words: tuple[Word, ...] = ()  # the best first; none unless `discover_words` asked for some
@@ -54,6 +56,7 @@ def result_of(
         kept_shards=kept,
         removed_documents=removed,
         recipe_changed=plan.recipe_changed,
+        held_out_share=version.held_out_share,
         funnel=tuple(funnel),
     )
 
@@ -76,7 +79,8 @@ def unchanged_version(plan: Plan) -> RefreshResult | None:
 def describe_result(result: RefreshResult) -> list[str]:
     """Describe a version to a person, and what is new, line by line."""
     words = [word.word for word in result.new_words]
-    shown = f"{len(words):,} new word(s), the best first: {' '.join(words[:MOST_WORDS])}"
+    rest = f", all in lexicons/{result.corpus} of the workspace" if len(words) > MOST_WORDS else ""
+    shown = f"{len(words):,} new word(s), the best first: {' '.join(words[:MOST_WORDS])}{rest}"
     found = [shown] if words else []
     version = f"{result.corpus} version {result.version}"
     sizes = f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
@@ -90,8 +94,20 @@ def describe_result(result: RefreshResult) -> list[str]:
         f"{version}: {sizes}",
         f"{result.new_shards} shard(s) written, {result.kept_shards} reused{anew}; "
         f"{result.removed_documents:,} document(s) removed; sentence-order prediction {order}",
+        *_describe_held_out(result),
         *describe_left_out(result),
         *found,
+    ]
+
+
+def _describe_held_out(result: RefreshResult) -> list[str]:
+    """Warn of a new corpus that loses much to the held-out documents, its own or an earlier one's."""
+    if result.version > 1 or result.held_out_share <= NOTABLE_SHARE:
+        return []
+    return [
+        f"{result.held_out_share:.0%} of the documents are held out and never trained on: the workspace's "
+        "smallest corpus needs that many, and those made after it take its share over. If it is a trial, "
+        "remove it and them (jixu corpus remove NAME)"
     ]
 
 
@@ -99,7 +115,8 @@ def _order(result: RefreshResult) -> str:
     """Say how many instances have sentence order, and why others have none."""
     why = {"no_pair": "are no two whole sentences", "source_without_order": "come from sources without order"}
     without = result.counts("without_order")
-    rest = [f"{count / result.instances:.1%} {why[reason]}" for reason, count in without]
+    shares = [(count / result.instances, why[reason]) for reason, count in without]
+    rest = [f"{share:.1%} {reason}" for share, reason in shares if share >= 0.0005]
     with_order = 1 - sum(count for _, count in without) / result.instances
     return "; ".join([f"{with_order:.1%} of instances", *rest])
 
@@ -108,7 +125,8 @@ def describe_left_out(result: RefreshResult) -> list[str]:
     """Describe documents left out, encodings and text files, a line each if there are any."""
     lines = []
     if left_out := result.counts("documents"):
-        shown, rest = left_out[:MOST_REASONS], left_out[MOST_REASONS:]
+        most = MOST_REASONS if len(left_out) > MOST_REASONS + 1 else len(left_out)  # "1 other" is no shorter
+        shown, rest = left_out[:most], left_out[most:]
         reasons = [f"{count:,} {reason}" for reason, count in shown]
         if rest:
             reasons.append(f"{sum(count for _, count in rest):,} for {len(rest)} other reason(s)")

@@ -187,12 +187,28 @@ def test_repeated_short_and_foreign_documents_are_counted(settings, source):
         many = replace(result, funnel=tuple(rows))
         (line,) = describe_left_out(many)
         assert "left out 42" in line and line.endswith("5 reason 4, 7 for 2 other reason(s)")
+        (line,) = describe_left_out(replace(result, funnel=tuple(rows[:6])))
+        assert line.endswith("5 reason 4, 4 reason 5")  # one more is named
         assert not any("a.cn" in text for text in statistics.texts("茶"))
         for unit in ("documents", "characters"):
             rows = [(step, a, b) for step, _, u, a, b, _, _ in funnel if u == unit]
             steps = sorted(set(rows))
             assert len(steps) == 7
             assert [b for _, _, b in steps[:-1]] == [a for _, a, _ in steps[1:]]  # what goes out comes in
+
+
+def test_a_small_corpus_says_how_much_it_and_later_ones_hold_out(settings):
+    small = replace(refresh_here(settings), held_out_share=0.35)
+    assert any(line.startswith("35% of the documents are held out") for line in describe_result(small))
+    for quiet in (replace(small, held_out_share=0.03), replace(small, version=2)):
+        assert not any("held out" in line for line in describe_result(quiet))
+
+
+def test_a_share_of_instances_that_rounds_to_none_is_not_listed(settings):
+    made = refresh_here(settings)
+    row = FunnelRow(6, "instances", "without_order", 0, 0, "no_pair", 1)
+    many = replace(made, sop=True, instances=10_000, funnel=(row,))
+    assert "prediction on (100.0% of instances)" in describe_result(many)[1]
 
 
 def test_listings_are_on_disk_before_their_batch_is_done(settings, monkeypatch):
