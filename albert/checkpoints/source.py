@@ -139,9 +139,9 @@ def _find_config(folder: Path, any_model: bool) -> Path:
 
 def missing_config(folder: Path) -> InputError:
     """The error for a folder without a config."""
-    return InputError(
-        f"no {CONFIG_FILE} in {folder}: pass a checkpoint folder in transformers' format, or a preset"
-    )
+    inside = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{CONFIG_FILE}")))
+    what = f"one of its folders, {inside}" if inside else "a folder in transformers' format, or a preset"
+    return InputError(f"no {CONFIG_FILE} in {folder}: pass {what}")
 
 
 def _only_weights(folder: Path, config: Path) -> Path:

@@ -58,6 +58,11 @@ def test_what_cannot_be_had_is_one_line(cache, offline, name, message):
     assert "\n" not in str(error.value)
 
 
+def test_of_a_runs_folder_the_error_names_its_checkpoints(checkpoint):
+    with pytest.raises(InputError, match="pass one of its folders, checkpoint$"):
+        load_model(checkpoint.parent)
+
+
 class Hub(BaseHTTPRequestHandler):
     """As much of the Hub's protocol as a snapshot of a repository takes, and a commit to it."""
 
