@@ -164,9 +164,10 @@ class FineTuneSettings(TuningOptions):
         )
 
     def model_names(self) -> tuple[str, ...]:
-        """A unique short name for each model."""
+        """A unique short name for each model: of several with one name, their number among them."""
         names = list(self.names or map(short_name, self.models))
-        return tuple(n if names.count(n) == 1 else f"{n} ({i})" for i, n in enumerate(names, 1))
+        of_name = [names[:i].count(name) for i, name in enumerate(names, 1)]
+        return tuple(n if names.count(n) == 1 else f"{n} ({i})" for n, i in zip(names, of_name, strict=True))
 
     def recipes(self) -> dict[str, list[int]]:
         """The models by the row of the comparison: those that were given one name are runs of one recipe."""

@@ -120,7 +120,8 @@ def _seeds(comparison: Comparison) -> Section:
     metric = comparison.metric
     records = [
         {
-            "Model": model.name,
+            "Model": model.name
+            + (f", run {at // len(comparison.seeds) + 1}" if len(model.checkpoints) > 1 else ""),
             "seed": str(seed.seed),
             "learning rate": f"{seed.learning_rate:.2g}",
             "best epoch": str(seed.best_epoch),
@@ -131,7 +132,7 @@ def _seeds(comparison: Comparison) -> Section:
             "examples/s": number(seed.examples_per_second),
         }
         for model in comparison.models
-        for seed in model.seeds
+        for at, seed in enumerate(model.seeds)
     ]
     caption = (
         "The main metric in points. A start whose dev score is not two standard errors above dev's own "

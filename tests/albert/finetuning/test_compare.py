@@ -156,7 +156,7 @@ def test_models_of_one_name_are_runs_of_a_recipe(task, tmp_path):
             replace(apart, models=(first, one, other))
 
     def train(runs):
-        given = [(one, ONE[0] if one.name.endswith("2)") else GOLD) for one, *_ in runs]
+        given = [(one, ONE[0] if one.name == "recipe (1)" else GOLD) for one, *_ in runs]
         return [run for one, answers in given for run in seed_runs(one, [answers])]
 
     (first, recipe), _ = train_models(settings, data, train)

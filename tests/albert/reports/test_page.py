@@ -124,6 +124,15 @@ def test_confusions_and_rates_are_listed():
     assert rates.columns == ("Model", "2e-05", "0.0001") and rates.rows[1] == ("继续", "60.0", "80.0")
 
 
+def test_each_seed_of_a_recipe_names_its_pretraining_run():
+    recipe = model("recipe", [0.8, 0.81, 0.82] * 2, checkpoints=("a", "b"))
+    (table,) = {one.title: one.tables for one in evaluation_section(comparison(BASE, recipe), "t").details}[
+        "Every seed"
+    ]
+    named = [row[0] for row in table.rows]
+    assert named == [BASE.name] * 3 + ["recipe, run 1"] * 3 + ["recipe, run 2"] * 3
+
+
 def test_near_certainty_is_shown_as_a_bound():
     cells = scores_table(comparison(BASE, model("sure", [0.95, 0.95, 0.96]))).rows[1][-2:]
     assert cells == ("+24.3 ± 5.9", "< 0.001") and isinstance(cells[0], Strong)
