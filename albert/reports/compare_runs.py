@@ -108,9 +108,15 @@ def differing_table(runs: Runs) -> Table:
         {f"{part}: {name}": text for part in parts if part in shared for name, text in parts[part].items()}
         for parts in by_part
     ]
-    rows = tuple(row for row in _side_by_side(by_name) if len(set(row[1:])) > 1)
-    caption = "Without settings and versions that are the same everywhere, or of parts that only one run has."
-    return Table(caption, ("Differs", *runs), rows, words=tuple(range(len(runs) + 1)))
+    rows = []
+    for name, *values in _side_by_side(by_name):
+        part = name.partition(":")[0]
+        if len({value for value, parts in zip(values, by_part, strict=True) if part in parts}) > 1:
+            rows.append((name, *values))
+    caption = (
+        "Without settings and versions in which runs of a kind agree, or of parts that only one run has."
+    )
+    return Table(caption, ("Differs", *runs), tuple(rows), words=tuple(range(len(runs) + 1)))
 
 
 def _settings(report: Report) -> dict[str, Mapping[str, str]]:

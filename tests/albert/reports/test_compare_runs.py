@@ -82,6 +82,14 @@ def test_settings_of_several_arms_are_compared_one_by_one(tmp_path):
     assert differing_table(read_runs(made)).rows == (("arm 2: rate", "2", "3"),)
 
 
+def test_a_setting_that_runs_of_another_kind_lack_does_not_differ(tmp_path):
+    made = []
+    for run, kind, rate in (("a", "x", 1), ("b", "x", 1), ("c", "y", 1), ("d", "y", 2)):
+        report = build_report(title=run, command="c", settings={kind: {"rate": rate, "steps": 3}})
+        made.append(write_report(report, tmp_path / run).parent)
+    assert differing_table(read_runs(made)).rows == (("y: rate", "–", "–", "1", "2"),)
+
+
 def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path):
     done = run_here("report", "compare", *runs)
     assert done.returncode == 0 and "第二" in done.stdout and "+14.2 ± 4.8" in done.stdout
