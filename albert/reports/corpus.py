@@ -88,7 +88,8 @@ def _reason(row: FunnelRow) -> str:
     >>> _reason(FunnelRow("filter", "documents", 40, 35, "too_short", 5))
     '5 documents too short'
     """
-    return f"{number(row.count)} {row.unit} {row.reason}".replace("_", " ")
+    what = f"{row.reason}" if row.unit == "removed" else f"{row.unit} {row.reason}"  # removed_url
+    return f"{number(row.count)} {what}".replace("_", " ")
 
 
 def _plots(facts: CorpusFacts) -> list[Plot]:
