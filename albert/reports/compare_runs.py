@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markdown import Markdown
 
@@ -34,6 +35,7 @@ from data.files import write_text
 
 Runs = Mapping[str, Report]  # by a name that is unique in the comparison
 _PREFIX = "comparison-"  # of a page's folder
+_WIDEST = 30  # characters of a column on the console before its cells are wrapped
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
@@ -169,7 +171,8 @@ def compare_reports(folders: Sequence[Path], output: Path | None = None) -> Path
     sections = comparison_sections(runs)
     console = Console(width=None if sys.stdout.isatty() else 200)
     for table in (table for section in sections for table in section.tables if table.rows):
-        console.print(Markdown(table.to_markdown()))
+        for part in fitting(table, console.width):
+            console.print(Markdown(part.to_markdown()))
     html = render_page(
         title="Runs compared",
         lead=f"{counted(len(runs), 'run')}: {', '.join(runs)}",
@@ -180,6 +183,18 @@ def compare_reports(folders: Sequence[Path], output: Path | None = None) -> Path
     page = (output or _folder_beside(folders)) / PAGE_FILE
     write_text(page, html)
     return page
+
+
+def fitting(table: Table, width: int) -> Iterator[Table]:
+    """Divide a table's columns of runs so that a line of the console holds each part, without empty rows."""
+    first, *others = (max(map(cell_len, column)) for column in zip(table.columns, *table.rows, strict=True))
+    room = max(width - min(first, _WIDEST) - 4, 1)
+    step = max(room // (min(max(others), _WIDEST) + 3), 1)
+    for at in range(1, len(table.columns), step):
+        columns, *rows = ((row[0], *row[at : at + step]) for row in (table.columns, *table.rows))
+        rows = [row for row in rows if set(row[1:]) != {MISSING}]
+        caption = table.caption if at + step >= len(table.columns) else ""
+        yield Table(caption, columns, tuple(rows), table.words)
 
 
 def _folder_beside(folders: Sequence[Path]) -> Path:

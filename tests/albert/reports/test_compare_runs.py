@@ -7,7 +7,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from albert.reports import build_report, read_report, report_schema, write_report
-from albert.reports.compare_runs import differing_table, metrics_table, read_runs
+from albert.reports.compare_runs import differing_table, fitting, metrics_table, read_runs
+from albert.reports.sections import Table
 from data.errors import InputError
 from tests.albert.report_samples import comparison, contamination, model, pretraining
 from tests.commands import refused, run_here
@@ -88,6 +89,17 @@ def test_a_setting_that_runs_of_another_kind_lack_does_not_differ(tmp_path):
         report = build_report(title=run, command="c", settings={kind: {"rate": rate, "steps": 3}})
         made.append(write_report(report, tmp_path / run).parent)
     assert differing_table(read_runs(made)).rows == (("y: rate", "–", "–", "1", "2"),)
+
+
+@pytest.mark.parametrize("width, runs", [(200, 13), (80, 3), (10, 1)])
+def test_a_table_of_many_runs_is_divided_to_fit_the_console(width, runs):
+    names = tuple(f"run-{n:02}" for n in range(14))
+    rows = (("准确率" * 5, *(f"{n} ± 1.25" for n in range(14))), ("only in one", "5", *"–" * 13))
+    parts = list(fitting(Table("caption", ("Figure", *names), rows), width))
+    assert tuple(name for part in parts for name in part.columns[1:]) == names
+    assert [len(row) for row in (parts[0].columns, *parts[0].rows)] == [1 + runs] * 3
+    assert [len(part.rows) for part in parts] == [2] + [1] * (len(parts) - 1)
+    assert [part.caption for part in parts] == [""] * (len(parts) - 1) + ["caption"]
 
 
 def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path):
