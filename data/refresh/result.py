@@ -138,6 +138,11 @@ def describe_left_out(result: RefreshResult) -> list[str]:
                 "no_text_field: name the column or field of each row with the text, "
                 "--reading.text-field NAME; fields within fields are not read"
             )
+    if guarded := dict(result.counts("characters")).get("in_evaluation_set"):
+        lines.append(
+            f"in_evaluation_set: {guarded:,} characters, as documents go whole; where set phrases are "
+            "common, --guard.share 0.25 drops fewer"
+        )
     if encodings := [f"{count:,} from {encoding}" for encoding, count in result.counts("decoded_from")]:
         lines.append(f"decoded: {', '.join(encodings)}")
     for _, urls in result.counts("removed"):

@@ -189,6 +189,9 @@ def test_repeated_short_and_foreign_documents_are_counted(settings, source):
         assert "left out 42" in line and line.endswith("5 reason 4, 7 for 2 other reason(s)")
         (line,) = describe_left_out(replace(result, funnel=tuple(rows[:6])))
         assert line.endswith("5 reason 4, 4 reason 5")  # one more is named
+        lost = FunnelRow(3, "guard", "characters", 9000, 2000, "in_evaluation_set", 7000)
+        (line,) = describe_left_out(replace(result, funnel=(lost,)))
+        assert line.startswith("in_evaluation_set: 7,000 characters") and "--guard.share" in line
         assert not any("a.cn" in text for text in statistics.texts("茶"))
         for unit in ("documents", "characters"):
             rows = [(step, a, b) for step, _, u, a, b, _, _ in funnel if u == unit]
