@@ -91,7 +91,8 @@ def _made(found: Iterable[Found]) -> tuple[list[AnyExample], list[str]]:
 
 
 def _first(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    shown = [name if len(name) <= 40 else f"{name[:40]}…" for name in names[:5]]
+    return ", ".join([*shown, "..."] if len(names) > 5 else shown)
 
 
 def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = False) -> TaskData:
@@ -143,7 +144,7 @@ def _labels(task: Task, splits: Mapping[str, Split]) -> tuple[str, ...]:
         for row, of_row in enumerate(split.label_sets, 2):
             if unknown := sorted(set(of_row) - set(known)):
                 raise InputError(
-                    f"label {unknown[0]!r} in {split.path} (about row {row}) does not occur in {train.path}; "
-                    f"its {len(known)} labels are {_first(known)}"
+                    f"label {_first(unknown[:1])!r} in {split.path} (about row {row}) does not occur in "
+                    f"{train.path}; its {len(known)} labels are {_first(known)}"
                 )
     return ("O", *(f"{prefix}-{name}" for name in known for prefix in "BI")) if is_tagged else known
