@@ -279,7 +279,7 @@ class Statistics:
                     using (corpus, version)
                 where corpus = ? window in_order as (order by version))
             select version, parent, created_at, recipe_hash, documents, instances, tokens,
-                documents - documents_before as documents_added, tokens - tokens_before as tokens_added,
+                documents - documents_before as documents_change, tokens - tokens_before as tokens_change,
                 len(paths) - len(paths_before) + gone_shards as new_shards, gone_shards
             from pairs, lateral (
                 select len(paths_before) - len(list_intersect(paths, paths_before)) as gone_shards)
