@@ -22,7 +22,7 @@ class CleaningRules:
     max_repeats: Annotated[int, Field(ge=0, le=1000)] = 3
     """Maximum repeats of a punctuation mark in a row; 0: unlimited."""
     scrub: Annotated[tuple[Kind, ...], Commas] = ()
-    """Personal data to replace by placeholders (脱敏)."""
+    """Personal data to replace by placeholders (脱敏); card numbers only if their check digit is right."""
 
 
 @options

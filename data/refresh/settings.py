@@ -78,7 +78,7 @@ class RefreshSettings:
     """Folder for everything made (工作区)."""
     tokenizer: str | None = None
     """vocab.txt, spiece.model, folder, or name in the workspace (词表); by default the corpus's own, or the
-    only one."""
+    only one trained in the workspace."""
     objective: Literal["albert", "roberta", "macbert", "spanbert"] = "albert"
     """What is masked and how."""
     # 512 positions: every public Chinese model's limit
