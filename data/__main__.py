@@ -32,9 +32,9 @@ def gc(*, keep: int = 1, dry_run: bool = False, workspace: str | None = None) ->
 
     with working_copy(workspace, read_only=dry_run) as copy:
         gone = catalog.collect_garbage(copy, keep=keep, dry_run=dry_run)
-    for corpus, version in gone.versions:
-        print(f"{corpus} version {version}")
     done = "would go" if dry_run else "gone"
+    for corpus, version in gone.versions:
+        print(f"{corpus} version {version} {done}")
     print(f"{len(gone.versions)} version(s), {len(gone.files)} file(s), {gone.bytes:,} bytes {done}")
 
 
@@ -65,7 +65,7 @@ def compact(*, corpus: str, workspace: str | None = None) -> None:
 
     with working_copy(workspace) as copy:
         version = catalog.compact(copy, corpus)
-    print(f"{corpus} version {version.version}" if version else "nothing to merge")
+    print(f"{corpus} version {version.version}: the same, in fewer shards" if version else "nothing to merge")
 
 
 @app.command
