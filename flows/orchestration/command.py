@@ -109,6 +109,8 @@ def _run_in(name: str, chosen: Job) -> tuple[int, str]:
     set_up_prefect(folder)
     has_own = server_version() is None  # refuses a server that cannot be used
     ready = begin_own_server() if has_own else lambda: None
+    if has_own and sys.stderr.isatty():
+        print(f"{name}: starting Prefect's server, which ends with this command", file=sys.stderr)
     module = importlib.import_module(f"flows.{name.replace('-', '_')}")  # takes as long as the server's start
     from flows.orchestration.jobs import handing_on
 
