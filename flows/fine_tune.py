@@ -182,15 +182,15 @@ class _Cache:
 
     def _run(self, key: str, candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
         path = self.folder / f"{key}.npz"
-        found = load_run(path)
+        found = earlier = load_run(path)
         if found is None:
             found = self._train(key, candidate, seed, learning_rate)
             save_run(found, path)
-            (metric, score), *_ = found.result.dev.items()
-            say(
-                f"{candidate.name}, seed {seed} at {learning_rate:g}: dev {metric.replace('_', ' ')} "
-                f"{100 * score:.2f}, {found.result.seconds:,.0f} s"
-            )
+        (metric, score), *_ = found.result.dev.items()
+        say(
+            f"{candidate.name}, seed {seed} at {learning_rate:g}: dev {metric.replace('_', ' ')} "
+            f"{100 * score:.2f}, {'from an earlier run' if earlier else f'{found.result.seconds:,.0f} s'}"
+        )
         return found
 
     def _train(self, key: str, candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:

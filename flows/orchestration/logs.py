@@ -26,4 +26,5 @@ def say(text: str) -> None:
     """Tell a person at once: in the log of a deployment's run, or on a command's stderr."""
     log(text)
     if not is_deployed():
-        print(text, file=sys.stderr, flush=True)
+        # in one write: trainings speak from threads, and their lines ran into one another
+        print(f"{text}\n", end="", file=sys.stderr, flush=True)

@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -139,3 +141,11 @@ def test_what_is_printed_of_a_comparison_names_the_model_that_stayed_at_chance_l
         lcqmc_experiment.describe(lcqmc_experiment.ExperimentOutcome((result,), "verdict", (), page)),
     ):
         assert "3 of 3 runs of 继续 stayed at chance level" in printed
+
+
+def test_a_line_that_a_training_says_is_one_write(monkeypatch):
+    # several speak at once, from threads
+    written = []
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=written.append, flush=lambda: None))
+    fine_tune.say("before, seed 0: dev accuracy 50.00, 3 s")
+    assert [part for part in written if part] == ["before, seed 0: dev accuracy 50.00, 3 s\n"]
