@@ -35,7 +35,7 @@ class Statistics:
     """A read-only view of a workspace as it is now; flows may write to it meanwhile. Use it with `with`.
 
     `newest` are the versions that corpora end at, to look back at one; by default all versions are there.
-    Raises InputError if a corpus has none.
+    Raises InputError if a corpus lacks its version.
     """
 
     def __init__(self, workspace: Workspace, newest: Mapping[str, int] | None = None):
@@ -44,6 +44,7 @@ class Statistics:
         later = []
         for corpus, last in (newest or {}).items():
             require_version(self.db, corpus, last)
+            self._version(corpus, last)  # an earlier one would answer another question
             later.append(f"corpus = {quoted(corpus)} and version > {last}")
         if later:
             query = f"from stored.versions where not ({' or '.join(later)})"

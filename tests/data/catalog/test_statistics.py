@@ -127,6 +127,8 @@ def test_versions_duplicates_and_new_words_are_compared(tmp_path, samples, vocab
         open_workspace(settings.workspace, newest={"tea": 1})
     with pytest.raises(InputError, match="no corpus 'coffee' in this workspace"):
         open_workspace(settings.workspace, newest={"coffee": 1})
+    with pytest.raises(InputError, match=r"no version 9 of tea \(there is: 2\)"):
+        open_workspace(settings.workspace, newest={"tea": 9})
 
 
 def test_an_older_version_is_read_with_the_vocabulary_and_the_settings_it_was_made_with(
