@@ -138,8 +138,9 @@ def gather_facts(
     if checkpoint:
         with read_catalog(workspace) as db:
             behind = lineages(db, workspace, checkpoint)
-        # of two versions the later one, which comes last
-        newest = dict(sorted((one.name, one.version) for run in behind for one in run.corpora if one.version))
+            # of two versions the later one, which comes last; a corpus may have been removed and made anew
+            read = sorted((one.name, one.version) for run in behind for one in run.corpora if one.version)
+            newest = {name: require_version(db, name, version).version for name, version in read}
     with Statistics(workspace, newest) as statistics:
         return [_facts(statistics, corpus) for corpus in corpora]
 
