@@ -1,7 +1,7 @@
 """Clean text: give the same words one normal form and remove everything invisible.
 
-Unicode NFKC (UAX #15) turns full-width Latin, ligatures and compatibility forms into plain letters; Chinese
-punctuation, which it would turn into ASCII, stays. `clean_text` is idempotent.
+Unicode NFKC (UAX #15) turns full-width Latin, ligatures and compatibility forms into plain letters. What it would
+make ASCII of Chinese punctuation, or another number of 10², 2½ and ①, stays. `clean_text` is idempotent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from data.cleaning.settings import CleaningRules
 
 # full-width punctuation of Chinese text, which NFKC would map to ASCII
 KEPT_PUNCTUATION = "！（），：；？～…—＂＇％＆＊＋．／＜＝＞＠［］｛｝｜￥"
-_other_text = re.compile(f"[^{re.escape(KEPT_PUNCTUATION)}]+")
+# raised digits and signs, fractions, numbers in circles, square and cubic units, as ranges
+_kept_numbers = "¹²³⁰⁴-⁾¼-¾⅐-⅞①-⑳㉑-㉟㊱-㊿㎟-㎦"
+_other_text = re.compile(f"[^{re.escape(KEPT_PUNCTUATION)}{_kept_numbers}]+")
 
 # control characters but tab and line ends; zero-width, bidi and other format characters; private use; the
 # byte-order mark, lone surrogates, non-characters and the replacement character left by a failed decode
@@ -70,10 +72,10 @@ _endless_word = re.compile(r"[A-Za-z0-9+/=_\-]{101,}")
 
 
 def normalize(text: str) -> str:
-    """Apply NFKC to everything except Chinese punctuation.
+    """Apply NFKC to everything except Chinese punctuation and numbers that it would change.
 
-    >>> normalize("ＡＢＣ，１２３！")
-    'ABC，123！'
+    >>> normalize("ＡＢＣ，１２３！①４×10⁹个，共2½㎡")
+    'ABC，123！①4×10⁹个，共2½㎡'
     """
     if unicodedata.is_normalized("NFKC", text):
         return text
