@@ -1,7 +1,8 @@
 """Clean text: give the same words one normal form and remove everything invisible.
 
-Unicode NFKC (UAX #15) turns full-width Latin, ligatures and compatibility forms into plain letters. What it would
-make ASCII of Chinese punctuation, or another number of 10², 2½ and ①, stays. `clean_text` is idempotent.
+Unicode NFKC (UAX #15) turns full-width Latin, ligatures and compatibility forms into plain letters. Chinese
+punctuation, which it would make ASCII, stays, and so do 10², 2½ and ①②, which it would make 102, 21/2 and 12.
+`clean_text` is idempotent.
 """
 
 from __future__ import annotations
