@@ -24,13 +24,14 @@ os.environ["JIXU_WORKSPACE"] = os.path.join(os.environ["PREFECT_HOME"], "no-work
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 from unittest.mock import patch
 
 import hypothesis
 import pytest
+from safetensors.torch import load_file, save_file
 
 from albert.checkpoints import save_pretrained
 from albert.model import AlbertConfig, PretrainingModel
@@ -156,6 +157,18 @@ def save_small_model(folder: Path, tokenizer: WordPieceTokenizer, **changes: obj
     """Save a `small_model` with its tokenizer; returns the folder."""
     save_pretrained(small_model(tokenizer, **changes), tokenizer, folder)
     return folder
+
+
+def change_json(path: Path, **changes: object) -> None:
+    """Give fields of a file's JSON object other values."""
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+
+
+def change_tensors(folder: Path, change: Callable[[str, torch.Tensor], dict[str, torch.Tensor]]) -> None:
+    """Replace each tensor of a checkpoint by those that `change` makes of it and its name."""
+    path = folder / "model.safetensors"
+    changed = [change(name, tensor.clone()) for name, tensor in load_file(path).items()]
+    save_file({name: one for some in changed for name, one in some.items()}, path, {"format": "pt"})
 
 
 def few_texts(folder: Path) -> tuple[Path, Path]:

@@ -1,31 +1,20 @@
 """Other architectures in a comparison, through transformers."""
 
-import json
-
 import numpy as np
 import pytest
 import tokenizers
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
 
 from albert.checkpoints import load_start
-from albert.finetuning import (
-    FineTuneOptimizer,
-    FineTuneRunning,
-    FineTuneSettings,
-    fine_tune,
-    fine_tune_one,
-    read_task,
-    train_models,
-)
+from albert.finetuning import fine_tune, fine_tune_one, read_task, train_models
 from albert.finetuning.encoding import encode_texts
 from albert.finetuning.span import Span
 from albert.model import pack
-from albert.tasks import SpanExample, Task
+from albert.tasks import SpanExample
 from data.errors import InputError
-from tests.albert.finetuning.examples import prepared
-from tests.conftest import copied, save_small_model
+from tests.albert.finetuning.examples import prepared, settings_of, table
+from tests.conftest import change_json, change_tensors, save_small_model
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
 OTHERS = {
@@ -95,23 +84,11 @@ def test_a_pair_is_separated_as_the_models_own_tokenizer_does(tmp_path, tokenize
 
 def test_another_architecture_stands_beside_ours_in_a_comparison(tmp_path, tokenizer):
     other = save_other("electra", tmp_path / "electra", tokenizer)
-    for name in ("train", "dev"):
-        rows = [f"{'采茶要早炒锅'[i % 6]}{'香' if i % 2 else '苦'}{name}{i}\t{i % 2}" for i in range(24)]
-        (tmp_path / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]), encoding="utf-8")
+    rows = [(f"{'采茶要早炒锅'[i % 6]}{'苦香'[i % 2]}{i}", i % 2) for i in range(24)]
+    path = table(tmp_path / "t.tsv", "text label", rows)
+    options = {"epochs": 6, "batch_size": 8, "learning_rate": 3e-3, "running": {"precision": "fp32"}}
     ours = save_small_model(tmp_path / "ours", tokenizer)
-    settings = FineTuneSettings(
-        task=Task(name="t"),
-        train=tmp_path / "train.tsv",
-        dev=tmp_path / "dev.tsv",
-        models=(ours, other),
-        seeds=(0,),
-        epochs=6,
-        batch_size=8,
-        learning_rate=3e-3,
-        baselines="no",
-        optimizer=FineTuneOptimizer(max_restarts=0),
-        running=FineTuneRunning(precision="fp32"),
-    )
+    settings = settings_of("t", path, ours, other, seeds=(0,), **options)
     ours, theirs = fine_tune(settings).models
     (run,) = theirs.seeds
     assert theirs.name == other.name and run.curve[-1].train_loss < 0.9 * run.curve[0].train_loss
@@ -124,18 +101,9 @@ def test_another_architecture_stands_beside_ours_in_a_comparison(tmp_path, token
 def test_random_weights_of_another_architecture_tell_texts_apart(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr("albert.runtime.usual_precision", lambda device: "bf16")  # in which DeBERTa fails
     other = save_other("deberta", tmp_path / "deberta", tokenizer)  # its LayerNorm is a class of its own
-    path = tmp_path / "t.tsv"
-    path.write_text("text\tlabel\n香茶\t1\n苦水\t0\n", encoding="utf-8")
-    settings = FineTuneSettings(
-        task=Task(name="t"),
-        train=path,
-        dev=copied(path),
-        models=(other,),
-        seeds=(3,),
-        epochs=1,
-        learning_rate=1e-9,
-        optimizer=FineTuneOptimizer(max_restarts=0),
-    )
+    path = table(tmp_path / "t.tsv", "text label", [("香茶", 1), ("苦水", 0)])
+    rate = {"learning_rate": 1e-9, "epochs": 1, "baselines": "yes"}
+    settings = settings_of("t", path, other, seeds=(3,), **rate)
     drawn = []
     for seed in (0, 1):  # of torch's generator, which decides nothing
         torch.manual_seed(seed)
@@ -147,8 +115,7 @@ def test_random_weights_of_another_architecture_tell_texts_apart(tmp_path, token
 
 def test_what_transformers_cannot_open_either_is_refused_in_a_line(tmp_path, tokenizer):
     folder = save_small_model(tmp_path / "m", tokenizer)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "no-such-model"}))
+    change_json(folder / "config.json", model_type="no-such-model")
     with pytest.raises(InputError, match="transformers cannot open .*no-such-model"):
         load_start(folder)
 
@@ -164,8 +131,6 @@ def test_what_transformers_cannot_open_either_is_refused_in_a_line(tmp_path, tok
 )
 def test_another_architecture_without_its_weights_is_refused(change, message, tmp_path, tokenizer):
     folder = save_other("electra", tmp_path / "electra", tokenizer)
-    weights = folder / "model.safetensors"
-    changed = [change(name, value) for name, value in load_file(weights).items()]
-    save_file({name: value for one in changed for name, value in one.items()}, weights, {"format": "pt"})
+    change_tensors(folder, change)
     with pytest.raises(InputError, match=message):
         load_start(folder)

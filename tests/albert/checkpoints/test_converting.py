@@ -10,31 +10,24 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
 
 from albert.checkpoints import load_model, load_pretrained, read_checkpoint, save_pretrained
-from albert.finetuning import (
-    FineTuneOptimizer,
-    FineTuneRunning,
-    FineTuneSettings,
-    fine_tune_one,
-    predict_file,
-)
+from albert.finetuning import fine_tune_one, predict_file
 from albert.model import pack
 from albert.pretraining import PretrainSettings, check_start, pretrain
-from albert.tasks import Task
 from data.errors import ConfigError, InputError
 from data.tokenization import train_tokenizer
 from tests.albert.checkpoints.arriving import FOLDERS
-from tests.albert.finetuning.examples import prepared
+from tests.albert.finetuning.examples import prepared, settings_of
 from tests.commands import refused, run_here
 from tests.conftest import (
+    change_json,
+    change_tensors,
     copy_tensorflow_checkpoint,
     few_examples,
     few_texts,
     sample_sentences,
     save_small_model,
-    small_model,
 )
 from tests.corpora import make_corpus
 from tests.pages import DOCS, blocks
@@ -122,15 +115,8 @@ def goes_the_whole_way(source, folder, settings):
     is_tied = load_model(source)[0].config.tie_word_embeddings
     assert torch.equal(trained.decoder, trained.encoder.embedding.word) == is_tied
     train, dev, _ = map(Path, few_examples(folder, 12, 6, 1)[1::2])
-    options = FineTuneSettings(
-        task=Task(name="t"),
-        train=train,
-        dev=dev,
-        models=(result.checkpoint,),
-        epochs=1,
-        optimizer=FineTuneOptimizer(max_restarts=0),
-        running=FineTuneRunning(pooling="cls", precision="fp32"),
-    )
+    running = {"pooling": "cls", "precision": "fp32"}
+    options = settings_of("t", train, result.checkpoint, dev=dev, epochs=1, running=running)
     fine_tune_one(prepared(options), 0, 1e-3, folder / "kept")
     found = predict_file(folder / "kept", dev)
     theirs = transformers.pipeline("text-classification", str(folder / "kept"), top_k=None)
@@ -183,11 +169,6 @@ def test_our_own_format_holds_what_transformers_cannot_and_an_untied_decoder(tmp
     source = save_small_model(tmp_path / "a", tokenizer, **shape)
     assert run("convert", source, tmp_path / "b", "--format", "jixu").returncode == 0
     assert run("diff", source, tmp_path / "b").returncode == 0
-    model, report = load_model(tmp_path / "b")
-    expected = small_model(tokenizer, **shape)
-    assert not report.new and not report.unused and model.config == expected.config
-    found, wanted = model.state_dict(), expected.state_dict()
-    assert found.keys() == wanted.keys() and all(torch.equal(found[n], wanted[n]) for n in wanted)
 
 
 def test_refusals_write_nothing(tmp_path, tokenizer):
@@ -199,7 +180,12 @@ def test_refusals_write_nothing(tmp_path, tokenizer):
     refused(run("convert", source, tmp_path / "b"), "no vocab.txt, spiece.model or tokenizer.json in")
     for command, *further in (("convert", tmp_path / "b"), ("diff", source), ("inspect",)):
         refused(run(command, tmp_path / "none", *further), "no checkpoint at")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "there"]
+    unigram = train_tokenizer(sample_sentences(), kind="sentencepiece", vocab_size=2000)
+    terms = tmp_path / "terms.txt"
+    terms.write_text("采茶\n", encoding="utf-8")
+    source = save_small_model(tmp_path / "unigram", unigram)
+    refused(run("convert", source, tmp_path / "b", "--terms", terms), "has no free slots")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "terms.txt", "there", "unigram"]
 
 
 def test_inspect_says_what_is_there_and_probes(tmp_path, tokenizer):
@@ -221,8 +207,7 @@ def test_inspect_says_what_is_there_and_probes(tmp_path, tokenizer):
 
 def test_inspect_shows_a_table_of_what_it_would_refuse(tmp_path, tokenizer):
     source = save_small_model(tmp_path / "a", tokenizer)
-    content = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps({**content, "intermediate_size": 129}))
+    change_json(source / "config.json", intermediate_size=129)
     done = run("inspect", source)
     assert done.returncode == 2
     assert "wrong shape: 3" in done.stdout and "do not belong together" in done.stderr
@@ -244,10 +229,9 @@ def test_diff_is_silent_of_equal_ones_and_names_what_differs(tmp_path, tokenizer
     for part in (bias, "sop.weight: ", "100% by norm"):
         assert part in done.stdout
     cased = save_small_model(tmp_path / "cased", tokenizer)
-    config = json.loads((cased / "tokenizer_config.json").read_text(encoding="utf-8"))
-    (cased / "tokenizer_config.json").write_text(json.dumps({**config, "do_lower_case": False}))
-    tensors = load_file(cased / "model.safetensors")
-    save_file({**tensors, "classifier.bias": torch.ones(2)}, cased / "model.safetensors")
+    change_json(cased / "tokenizer_config.json", do_lower_case=False)
+    further = {"classifier.bias": torch.ones(2)}
+    change_tensors(cased, lambda name, one: {name: one, **further})
     *lines, summary = run("diff", source, cased).stdout.splitlines()
     assert len(lines) == 2 and "read case" in lines[0] and lines[1] == "only in the second: classifier.bias"
     assert summary == f"{same} parameter(s) the same to the bit, 0 with other values"
@@ -282,14 +266,6 @@ def test_terms_begin_as_the_mean_of_their_pieces_and_open_in_transformers(tmp_pa
     rest = [i for i in range(tokenizer.vocab_size) if i != new]
     assert torch.equal(after[rest], before[rest])
     opens_in_transformers(tmp_path / "b", vocabulary)
-
-
-def test_terms_need_a_wordpiece_vocabulary(tmp_path):
-    tokenizer = train_tokenizer(sample_sentences(), kind="sentencepiece", vocab_size=2000)
-    source = save_small_model(tmp_path / "a", tokenizer)
-    (tmp_path / "terms.txt").write_text("采茶\n", encoding="utf-8")
-    done = run("convert", source, tmp_path / "b", "--terms", tmp_path / "terms.txt")
-    refused(done, "has no free slots", tmp_path / "b")
 
 
 @pytest.mark.slow

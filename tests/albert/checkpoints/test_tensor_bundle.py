@@ -46,15 +46,13 @@ class NumpyModel:
         return normed * self.v[f"{name}/gamma"] + self.v[f"{name}/beta"]
 
     def attention(self, x, scope, output):
-        heads = []
-        q, k, v = (self.dense(x, f"{scope}/{part}") for part in ("query", "key", "value"))
-        D = x.shape[1] // self.config["num_attention_heads"]
-        for h in range(self.config["num_attention_heads"]):
-            at = slice(h * D, h * D + D)
-            scores = q[:, at] @ k[:, at].T / np.sqrt(D)
-            weights = np.exp(scores - scores.max(-1, keepdims=True))
-            heads.append(weights / weights.sum(-1, keepdims=True) @ v[:, at])
-        return self.dense(np.concatenate(heads, -1), output)
+        parts = np.stack([self.dense(x, f"{scope}/{part}") for part in ("query", "key", "value")])
+        heads = parts.reshape(3, len(x), self.config["num_attention_heads"], -1)
+        q, k, v = heads.swapaxes(1, 2)  # each [N, L, D]
+        scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[2])
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        mixed = weights / weights.sum(-1, keepdims=True) @ v
+        return self.dense(mixed.swapaxes(0, 1).reshape(x.shape), output)
 
     def block(self, x, attention, output, first_norm, inner, outer, second_norm):
         act = self.config["hidden_act"]
@@ -140,36 +138,27 @@ def test_a_prefix_is_taken_too():
     assert load_model(FOLDER / "bright/albert_model.ckpt.index")[0].config.layout == "bright"
 
 
-@pytest.fixture
-def copy(tmp_path):
-    shutil.copytree(FOLDER / "bright", tmp_path / "bright")
-    return tmp_path / "bright"
+DATA, INDEX = "albert_model.ckpt.data-00000-of-00001", "albert_model.ckpt.index"
+CONFIG = "albert_config_base.json"
+
+
+def unnamed_heads(folder):
+    content = (folder / CONFIG).read_text().replace('"num_attention_heads"', '"heads"')
+    (folder / CONFIG).write_text(content)
 
 
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (lambda f: (f / "albert_model.ckpt.data-00000-of-00001").unlink(), "no TensorFlow checkpoint"),
-        (
-            lambda f: (f / "albert_model.ckpt.data-00000-of-00001").write_bytes(b"short"),
-            "too short for bert/.*: it is damaged",
-        ),
-        (
-            lambda f: (f / "albert_model.ckpt.index").write_bytes(b"\x00" * 500),
-            "not the index of a TensorFlow checkpoint",
-        ),
-        (lambda f: shutil.copy(f / "albert_config_base.json", f / "bert_config.json"), "holds 2 configs"),
+        (lambda f: (f / DATA).unlink(), "no TensorFlow checkpoint"),
+        (lambda f: (f / DATA).write_bytes(b"short"), "too short for bert/.*: it is damaged"),
+        (lambda f: (f / INDEX).write_bytes(b"\x00" * 500), "not the index of a TensorFlow checkpoint"),
+        (lambda f: shutil.copy(f / CONFIG, f / "bert_config.json"), "holds 2 configs"),
+        (unnamed_heads, "does not say num_attention_heads"),  # and nothing is guessed
     ],
-    ids=["no data", "short data", "no index", "two configs"],
+    ids=["no data", "short data", "no index", "two configs", "unnamed heads"],
 )
-def test_a_damaged_checkpoint_is_refused(copy, damage, message):
-    damage(copy)
-    with pytest.raises(InputError, match=message):
-        load_model(copy)
-
-
-def test_what_the_config_does_not_say_is_never_guessed(copy):
-    path = copy / "albert_config_base.json"
-    path.write_text(path.read_text().replace('"num_attention_heads"', '"heads"'))
-    with pytest.raises(ConfigError, match="does not say num_attention_heads"):
-        load_model(copy)
+def test_a_damaged_checkpoint_is_refused(damage, message, tmp_path):
+    damage(shutil.copytree(FOLDER / "bright", tmp_path / "bright"))
+    with pytest.raises((ConfigError, InputError), match=message):
+        load_model(tmp_path / "bright")

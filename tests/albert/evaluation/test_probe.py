@@ -1,6 +1,5 @@
 """The probe tells a checkpoint that knows its language from one that was put together wrongly."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -13,7 +12,7 @@ from albert.evaluation import PROBE_RULE, Probe, probe_model, probe_sentences
 from albert.model import AlbertConfig, PretrainingModel, pack
 from albert.optim import adamw
 from data.errors import InputError
-from tests.conftest import small_model
+from tests.conftest import change_json, small_model
 
 V, LENGTH, FIRST, MASK = 35, 12, 5, 4
 
@@ -52,8 +51,7 @@ def counting():
 def probed(model, tmp_path, wrong=None):
     """The probe of the model as it comes back from a file whose config says something else."""
     save_pretrained(model, None, tmp_path)
-    content = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**content, **(wrong or {})}))
+    change_json(tmp_path / "config.json", **(wrong or {}))
     return probe_model(load_model(tmp_path)[0], [counting_batch(10_000)])
 
 

@@ -11,9 +11,12 @@ from albert.tasks import Task
 from tests.conftest import copied
 
 
-def settings_of(task: Task | str, path: Path, model: Path, **changes: object) -> FineTuneSettings:
-    """Settings of one model, whose dev are the examples that it is trained on."""
-    return FineTuneSettings(task=task, train=path, dev=copied(path), models=(model,), **changes)
+def settings_of(task: Task | str, path: Path, *models: Path, **changes: object) -> FineTuneSettings:
+    """Settings of runs with one start and without baselines; dev are the training examples if not given."""
+    usual: dict[str, object] = {"baselines": "no", "optimizer": {"max_restarts": 0}}
+    if "dev" not in changes:
+        usual["dev"] = copied(path)
+    return FineTuneSettings(task=task, train=path, models=models, **usual | changes)
 
 
 def prepared(settings: FineTuneSettings, number: int = 0) -> Candidate:

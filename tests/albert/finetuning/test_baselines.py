@@ -58,28 +58,29 @@ def test_pairs_with_the_same_letters_are_alike(tmp_path, model_folder):
     assert trained["character TF-IDF, ridge regression"] > 0.99999
 
 
-def test_tags_follow_a_tokens_neighbours(tmp_path, model_folder):
-    rows = [
-        ("香 山 采 茶", "B-LOC I-LOC O O"),
-        ("山 水 香 茶", "O O O O"),
-        ("热 香 山 水", "O B-LOC I-LOC O"),
-    ]
-    path = table(tmp_path / "t.tsv", "text_a label", rows)
-    assert scores_of("msra_ner", path, model_folder) == {"most frequent tag in context": 1.0}
+TAGS = "香 山 采 茶\tB-LOC I-LOC O O\n山 水 香 茶\tO O O O\n热 香 山 水\tO B-LOC I-LOC O\n"
+ANSWER = {"id": "1", "question": "香山产茶叶的人是谁？", "answers": [{"text": "王五", "answer_start": 13}]}
+PARAGRAPH = {"context": "采茶要早。香山产茶叶的人是王五。炒锅热水。", "qas": [ANSWER]}
+CHOICE = {"question": "哪个？", "choice": ["热水泡茶", "香山采茶", "苦"], "answer": "香山采茶"}
 
 
-def test_an_answer_is_what_the_question_lacks_in_the_sentence_it_resembles(tmp_path, model_folder):
-    text = "采茶要早。香山产茶叶的人是王五。炒锅热水。"
-    asked = {"id": "1", "question": "香山产茶叶的人是谁？", "answers": [{"text": "王五", "answer_start": 13}]}
-    content = {"data": [{"paragraphs": [{"context": text, "qas": [asked]}]}]}
-    (tmp_path / "t.json").write_text(json.dumps(content))
-    assert set(scores_of("cmrc2018", tmp_path / "t.json", model_folder).values()) == {1.0}
-
-
-def test_the_choice_that_the_passage_has_is_taken(tmp_path, model_folder):
-    asked = {"question": "哪个？", "choice": ["热水泡茶", "香山采茶", "苦"], "answer": "香山采茶"}
-    (tmp_path / "t.json").write_text(json.dumps([[["他去香山采茶了"], [asked], "1"]]), encoding="utf-8")
-    assert set(scores_of("c3", tmp_path / "t.json", model_folder).values()) == {1.0}
+@pytest.mark.parametrize(
+    "task, content",
+    [
+        ("msra_ner", f"text_a\tlabel\n{TAGS}"),
+        ("cmrc2018", json.dumps({"data": [{"paragraphs": [PARAGRAPH]}]})),
+        ("c3", json.dumps([[["他去香山采茶了"], [CHOICE], "1"]])),
+    ],
+    ids=[
+        "tags follow a token's neighbours",
+        "an answer is what the question lacks in the sentence that resembles it",
+        "the choice that the passage has is taken",
+    ],
+)
+def test_the_rule_of_a_kind_finds_what_it_can(task, content, tmp_path, model_folder):
+    path = tmp_path / ("t.tsv" if task == "msra_ner" else "t.json")
+    path.write_text(content, encoding="utf-8")
+    assert set(scores_of(task, path, model_folder).values()) == {1.0}
 
 
 def test_a_model_below_a_simple_method_is_named_at_the_top(tmp_path, model_folder):
@@ -87,8 +88,8 @@ def test_a_model_below_a_simple_method_is_named_at_the_top(tmp_path, model_folde
     rows = [(filler(rng, 9) + ("香" if n % 2 else "苦"), n % 2) for n in range(20)]
     path = table(tmp_path / "t.tsv", "text label", rows)
     # a rate that teaches nothing
-    common = {"epochs": 1, "learning_rate": 1e-9, "seeds": (3, 4)}
-    result = fine_tune(settings_of("mine", path, model_folder, **common))
+    without = settings_of("mine", path, model_folder, epochs=1, learning_rate=1e-9, seeds=(3, 4))
+    result = fine_tune(replace(without, baselines="yes"))
     rule, random = result.baselines
     assert (rule.name, random.name) == ("character TF-IDF, logistic regression", "random weights")
     assert rule.dev["accuracy"].mean == 1 and [seed.seed for seed in random.seeds] == [3, 4]
@@ -101,7 +102,6 @@ def test_a_model_below_a_simple_method_is_named_at_the_top(tmp_path, model_folde
     text = protocol(result)
     assert f"The last epoch was the best for 2 seeds of {model.name}: more epochs may" in text
     assert "--" not in text  # another job's option has another prefix
-    without = settings_of("mine", path, model_folder, baselines="no", **common)
     assert fine_tune(without).baselines == ()
 
 
@@ -112,7 +112,8 @@ def test_random_weights_are_the_seeds_whatever_the_model_has_learnt(tmp_path, mo
     path = table(tmp_path / "t.tsv", "text label", [("香茶", 1), ("苦水", 0)])
     found = []
     for folder in (model_folder, tmp_path / "other"):
-        settings = settings_of("mine", path, folder, epochs=1, learning_rate=1e-9, seeds=(3, 4))
+        rate = {"learning_rate": 1e-9, "epochs": 1, "baselines": "yes"}
+        settings = settings_of("mine", path, folder, seeds=(3, 4), **rate)
         _, (_, random) = train_models(settings, read_task(settings))
         found.append([one.probabilities.tolist() for one in random.predictions])
     assert found[0] == found[1] and found[0][0] != found[0][1]

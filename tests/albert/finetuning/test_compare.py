@@ -10,7 +10,6 @@ import pytest
 from albert.evaluation import Intrinsic
 from albert.finetuning import (
     FineTuneOptimizer,
-    FineTuneSettings,
     ModelRuns,
     SeedRun,
     compare_models,
@@ -19,9 +18,8 @@ from albert.finetuning import (
     read_task,
     train_models,
 )
-from albert.tasks import Task
 from data.errors import ConfigError
-from tests.albert.finetuning.examples import table
+from tests.albert.finetuning.examples import settings_of, table
 from tests.albert.report_samples import seed_result
 from tests.conftest import save_small_model
 
@@ -44,9 +42,7 @@ def task(tmp_path_factory, tokenizer):
         for split in ("train", "dev", "test")
     }
     names = ("none", "one", "two")
-    settings = FineTuneSettings(
-        task=Task(name="t"), **files, models=(model,) * 3, names=names, seeds=(0, 1, 2)
-    )
+    settings = settings_of("t", files.pop("train"), *[model] * 3, **files, names=names, seeds=(0, 1, 2))
     data = read_task(settings)
     return data, [prepare(settings, data, number) for number in range(3)]
 
@@ -136,7 +132,8 @@ def test_the_first_run_decides_how_many_seeds_all_models_get(task, seconds, seed
         took = [(one, seconds if one.name == "none" else 1.0) for one, *_ in runs]
         return [run for one, time in took for run in seed_runs(one, [GOLD], time)]
 
-    settings = replace(candidate.settings, seeds=None, learning_rate=1e-4, optimizer=FineTuneOptimizer())
+    given = {"learning_rate": 1e-4, "optimizer": FineTuneOptimizer(), "baselines": "yes"}
+    settings = replace(candidate.settings, seeds=None, **given)
     models, (rule, random) = train_models(settings, data, train)
     assert [len(model.runs) for model in (*models, rule, random)] == [seeds] * 3 + [1, seeds]
 

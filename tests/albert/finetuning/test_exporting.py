@@ -12,7 +12,6 @@ import torch
 import transformers
 
 from albert.finetuning import (
-    FineTuneRunning,
     KeptModels,
     ModelRuns,
     fine_tune_one,
@@ -67,7 +66,7 @@ def candidate(folder, tokenizer, kind, **shape):
     file = folder / f"examples{suffix}"
     file.write_text(content, encoding="utf-8")
     model = save_small_model(folder / "small", tokenizer, **shape)
-    running = FineTuneRunning(pooling=pooling, precision="fp32")
+    running = {"pooling": pooling, "precision": "fp32"}
     return prepared(settings_of(task, file, model, seeds=(0, 1), epochs=2, running=running)), file
 
 

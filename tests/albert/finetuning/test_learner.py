@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from albert.checkpoints import load_pretrained
 from albert.evaluation import retrieval_statistics, score
-from albert.finetuning import FineTuneOptimizer, FineTuneRunning, FineTuneSettings, fine_tune, fine_tune_one
+from albert.finetuning import fine_tune, fine_tune_one
 from albert.finetuning.choice import Choice
 from albert.finetuning.encoding import Encoded
 from albert.finetuning.regression import Similarity
@@ -21,8 +21,17 @@ from albert.finetuning.span import LONGEST_ANSWER, Span
 from albert.finetuning.tagging import Tagging, well_formed
 from albert.model import IGNORED, SequenceClassifier, pack
 from albert.tasks import ChoiceExample, Example, SpanExample, TaggedExample, entities_of, load_task
-from tests.albert.finetuning.examples import FILLER, choices, numbers, prepared, spans, table, tagged
-from tests.conftest import copied, save_small_model
+from tests.albert.finetuning.examples import (
+    FILLER,
+    choices,
+    numbers,
+    prepared,
+    settings_of,
+    spans,
+    table,
+    tagged,
+)
+from tests.conftest import save_small_model
 
 
 @pytest.mark.parametrize(
@@ -39,10 +48,8 @@ def test_every_kind_is_learnt(task, suffix, write, metric, least, tmp_path, mode
     for name, n in (("train", 120), ("dev", 24), ("test", 24)):
         paths[name] = tmp_path / f"{name}{suffix}"
         paths[name].write_text(write(rng, n), encoding="utf-8")
-    settings = FineTuneSettings(
-        task=load_task(task), **paths, models=(model_folder,), seeds=(0,), epochs=10, batch_size=12,
-        learning_rate=3e-3, baselines="no", optimizer=FineTuneOptimizer(max_restarts=0),
-    )  # fmt: skip
+    options = {"seeds": (0,), "epochs": 10, "batch_size": 12, "learning_rate": 3e-3}
+    settings = settings_of(task, paths.pop("train"), model_folder, **paths, **options)
     result = fine_tune(settings)
     (model,) = result.models
     assert model.test[metric].mean > least
@@ -180,10 +187,9 @@ def test_a_choice_is_among_a_questions_own_answers(tokenizer):
 def test_encoding_is_cut_to_the_models_positions(tmp_path, tokenizer):
     short = save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=16)
     path = table(tmp_path / "t.tsv", "text label", [(FILLER * 5, 1), ("茶", 0)])
-    settings = FineTuneSettings(task=load_task("mine"), train=path, dev=copied(path), models=(short,))
-    candidate = prepared(settings)
-    assert np.diff(candidate.encoded["train"].offsets).max() == 16
-    (note, _) = fine_tune(replace(settings, seeds=(0,), epochs=1, learning_rate=1e-4, baselines="no")).notes
+    settings = settings_of("mine", path, short, seeds=(0,), epochs=1, learning_rate=1e-4)
+    assert np.diff(prepared(settings).encoded["train"].offsets).max() == 16
+    (note, _) = fine_tune(settings).notes
     assert note.startswith("1 of 2 texts of train are longer than 16 tokens and were cut")
 
 
@@ -192,9 +198,8 @@ def test_likeness_is_of_the_means_of_each_sequences_own_states(tmp_path, tokeniz
     gold = [3, 1, 0, 2]
     rows = [(*pair, score) for pair, score in zip(pairs, gold, strict=True)]
     path = table(tmp_path / "t.tsv", "sentence1 sentence2 score", rows)
-    running = FineTuneRunning(precision="fp32")
-    task = load_task("stsb-probe")
-    candidate = prepared(FineTuneSettings(task=task, dev=path, models=(model_folder,), running=running))
+    settings = settings_of("stsb-probe", path, model_folder, running={"precision": "fp32"})
+    candidate = prepared(replace(settings, train=None, dev=path))
     run = fine_tune_one(candidate, 0, 1e-4)
     encoder, cosines, sequences = load_pretrained(model_folder)[0].encoder.eval(), [], []
     for pair in pairs:

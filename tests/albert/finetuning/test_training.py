@@ -9,7 +9,6 @@ from albert.evaluation import chance_of, leaves_chance
 from albert.finetuning import (
     FineTuneOptimizer,
     FineTuneRunning,
-    FineTuneSettings,
     SeedRun,
     fine_tune,
     fine_tune_one,
@@ -44,13 +43,11 @@ def split_files(tmp_path):
     return files
 
 
-def quick(split_files, *models, sweep=(), max_restarts=0, patience=5, **changes):
-    rate = None if sweep else 3e-3
-    options = {"seeds": (0, 1), "epochs": 12, "batch_size": 16, "learning_rate": rate, "baselines": "no"}
-    optimizer = FineTuneOptimizer(sweep=sweep, max_restarts=max_restarts, patience=patience)
-    return FineTuneSettings(
-        task=Task(name="t"), **split_files, models=models, optimizer=optimizer, **options | changes
-    )
+def quick(split_files, *models, optimizer=None, **changes):
+    options = {"seeds": (0, 1), "epochs": 12, "batch_size": 16, "learning_rate": 3e-3} | changes
+    dev_and_test = {name: path for name, path in split_files.items() if name != "train"}
+    optimizer = {"max_restarts": 0} | (optimizer or {})
+    return settings_of("t", split_files["train"], *models, optimizer=optimizer, **dev_and_test, **options)
 
 
 def shuffle_labels(file):
@@ -78,15 +75,16 @@ def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder)
 
 def test_shuffled_labels_score_at_chance_and_are_counted_as_stuck(split_files, model_folder):
     shuffle_labels(split_files["train"])
-    result = fine_tune(quick(split_files, model_folder, epochs=2, max_restarts=1, learning_rate=3e-5))
+    settings = quick(split_files, model_folder, epochs=2, learning_rate=3e-5)
+    result = fine_tune(replace(settings, optimizer=FineTuneOptimizer(max_restarts=1)))
     (model,) = result.models
     # two seeds of 40 examples: four standard errors of a share of one half
     assert abs(model.test["accuracy"].mean - 0.5) < 4 * 0.5 / 40**0.5
     assert result.chance == 0.5
     assert all(seed.restarts == 1 and not seed.left_chance for seed in model.seeds)
     # another start is another one: the same order of examples, but other random weights of the head
-    again = fine_tune(quick(split_files, model_folder, epochs=2, max_restarts=0, learning_rate=3e-5))
-    assert all(a.curve != b.curve for a, b in zip(model.seeds, again.models[0].seeds, strict=True))
+    (first,) = fine_tune(settings).models
+    assert all(a.curve != b.curve for a, b in zip(model.seeds, first.seeds, strict=True))
 
 
 def test_test_is_scored_at_the_epoch_that_is_best_on_dev(split_files, model_folder):
@@ -103,13 +101,13 @@ def test_test_is_scored_at_the_epoch_that_is_best_on_dev(split_files, model_fold
 
 
 def test_training_ends_when_dev_has_not_gained_for_as_many_epochs_as_it_may(split_files, model_folder):
-    (model,) = fine_tune(quick(split_files, model_folder, patience=2, epochs=50, seeds=(0,))).models
-    (seed,) = model.seeds
+    settings = quick(split_files, model_folder, optimizer={"patience": 2}, epochs=50, seeds=(0,))
+    ((seed,),) = (model.seeds for model in fine_tune(settings).models)
     assert len(seed.curve) == seed.best_epoch + 2 < 50
 
 
 def test_epochs_rates_and_pooling_fit_the_task_unless_they_are_given(split_files, model_folder):
-    free = FineTuneSettings(task=Task(name="t", pooling="cls"), **split_files, models=(model_folder,))
+    free = settings_of(Task(name="t", pooling="cls"), split_files["train"], model_folder)
     data = read_task(free)
     small = free.fitted(data)  # 160 examples
     assert (small.epochs, small.running.pooling, small.learning_rates) == (MOST_EPOCHS, "cls", SWEEP)
@@ -141,10 +139,9 @@ def test_every_epoch_has_every_example_once_in_an_order_of_its_own(split_files, 
     assert not np.array_equal(first[0], second[0])
 
 
-def test_a_run_is_found_again_by_its_inputs(split_files, model_folder, tmp_path):
+def test_a_run_comes_back_from_its_file(split_files, model_folder, tmp_path):
     candidate = prepared(quick(split_files, model_folder, epochs=1))
-    swept = candidate.without_test()
-    run, of_sweep = (fine_tune_one(one, 0, 1e-3) for one in (candidate, swept))
+    run, of_sweep = (fine_tune_one(one, 0, 1e-3) for one in (candidate, candidate.without_test()))
     for one in (of_sweep, run):
         save_run(one, tmp_path / "run.npz")
         found = load_run(tmp_path / "run.npz")
@@ -154,24 +151,12 @@ def test_a_run_is_found_again_by_its_inputs(split_files, model_folder, tmp_path)
         assert (found.test.statistics[name] == values).all()
     # the same training, whether test is there or not
     assert of_sweep.test is None and of_sweep.result.test is None and of_sweep.result.dev == run.result.dev
-    key = run_key(candidate, 0, 1e-3)
-    assert key == run_key(candidate, 0, 1e-3)
-    assert key not in (run_key(candidate, 1, 1e-3), run_key(candidate, 0, 2e-3), run_key(swept, 0, 1e-3))
-    table(split_files["dev"], "text label", ["香好", "苦坏"])
-    assert key != run_key(candidate, 0, 1e-3)
-    # the same weights and files are another run with another configuration, vocabulary or file of answers
-    other_config = replace(candidate, config=replace(candidate.config, hidden_dropout_prob=0.1))
-    dev = candidate.encoded["dev"]
-    others = [replace(dev, input_ids=dev.input_ids[::-1]), replace(dev, targets=1 - dev.targets)]
-    others = [replace(candidate, encoded={**candidate.encoded, "dev": one}) for one in others]
-    keys = [run_key(one, 0, 1e-3) for one in (candidate, other_config, *others)]
-    assert len(set(keys)) == 4
     assert load_run(tmp_path / "another.npz") is None
     np.savez(tmp_path / "older.npz", text=np.array('[{"seed": 0}]'))
     assert load_run(tmp_path / "older.npz") is None
 
 
-def test_a_run_is_trained_anew_exactly_when_an_option_changes_it(split_files, model_folder):
+def test_a_run_is_trained_anew_exactly_when_an_option_or_an_input_changes_it(split_files, model_folder):
     settings = quick(split_files, model_folder)
     optimizer = {"warmup_share": 0.2, "max_restarts": 1, "patience": 2}
     usual = usual_precision(default_device())  # named, it is the same run as "auto"
@@ -189,7 +174,19 @@ def test_a_run_is_trained_anew_exactly_when_an_option_changes_it(split_files, mo
     keys = [key(), key(epochs=2), key(batch_size=5), key(drop_overlap=True)]
     keys += [key(optimizer=replace(settings.optimizer, **{name: value})) for name, value in optimizer.items()]
     keys += [key(running=replace(settings.running, **{name: value})) for name, value in running.items()]
-    assert len(set(keys)) == 10
+    candidate = prepared(settings)
+    keys += [run_key(candidate, 1, 1e-3), run_key(candidate, 0, 2e-3)]
+    # the same weights and files are another run with another configuration, vocabulary or file of answers
+    others = [
+        candidate.without_test(),
+        replace(candidate, config=replace(candidate.config, hidden_dropout_prob=0.1)),
+    ]
+    dev = candidate.encoded["dev"]
+    for one in (replace(dev, input_ids=dev.input_ids[::-1]), replace(dev, targets=1 - dev.targets)):
+        others.append(replace(candidate, encoded={**candidate.encoded, "dev": one}))
+    keys += [run_key(one, 0, 1e-3) for one in others]
+    table(split_files["dev"], "text label", ["香好", "苦坏"])
+    assert len({*keys, run_key(candidate, 0, 1e-3)}) == 17
 
 
 def test_pairs_are_cut_at_the_longer_side(tokenizer):
@@ -206,26 +203,25 @@ def test_pairs_are_cut_at_the_longer_side(tokenizer):
 
 
 def test_labels_that_training_never_saw_and_single_classes_are_refused(split_files, model_folder):
-    settings = {"task": Task(name="t"), **split_files, "models": (model_folder,)}
+    settings = quick(split_files, model_folder)
     table(split_files["dev"], "text label", [("好", "奇怪")])
     with pytest.raises(InputError, match="label '奇怪' in .*does not occur"):
-        fine_tune(FineTuneSettings(**settings))
+        fine_tune(settings)
     table(split_files["dev"], "text label", [("好", "B I O " * 99)])  # tags, read as a label
     with pytest.raises(InputError, match="label '(B I O ){6}B I ….{,400}$"):
-        fine_tune(FineTuneSettings(**settings))
+        fine_tune(settings)
     table(split_files["train"], "text label", ["好一", "坏一"])
     with pytest.raises(InputError, match="nothing to tell apart"):
-        fine_tune(FineTuneSettings(**settings))
+        fine_tune(settings)
     with pytest.raises(ConfigError, match="a model has an empty name"):  # the plots could not name it
-        FineTuneSettings(**settings, names=("",))
+        replace(settings, names=("",))
     with pytest.raises(ConfigError, match="learning_rate or optimizer.sweep"):
-        FineTuneSettings(**settings, learning_rate=1e-4, optimizer=FineTuneOptimizer(sweep=(1e-4, 2e-4)))
+        replace(settings, optimizer=FineTuneOptimizer(sweep=(1e-4, 2e-4)))
 
 
 def test_a_rate_that_breaks_the_model_leaves_a_valid_report(split_files, model_folder, tmp_path):
-    settings = quick(split_files, model_folder, seeds=(0,), epochs=1, learning_rate=0.99, max_restarts=0)
-    (model,) = (result := fine_tune(settings)).models
-    assert not model.seeds[0].left_chance
+    result = fine_tune(quick(split_files, model_folder, seeds=(0,), epochs=1, learning_rate=0.99))
+    assert not result.models[0].seeds[0].left_chance
     page = write_report(report_of(result), tmp_path / "r")
     assert read_report(page).evaluations == (result,)
 
@@ -241,7 +237,8 @@ def test_test_is_scored_once_for_each_seed_whatever_else_was_tried(split_files, 
 
     monkeypatch.setattr(Classification, "predict", watched)
     shuffle_labels(split_files["train"])
-    settings = quick(split_files, model_folder, epochs=1, max_restarts=1, sweep=(1e-4, 3e-4))
+    optimizer = {"max_restarts": 1, "sweep": (1e-4, 3e-4)}
+    settings = quick(split_files, model_folder, epochs=1, learning_rate=None, optimizer=optimizer)
     (model,) = fine_tune(settings).models
     assert all(seed.restarts == 1 for seed in model.seeds)
     test = read_task(settings).splits["test"].examples
@@ -253,7 +250,8 @@ def test_test_is_scored_once_for_each_seed_whatever_else_was_tried(split_files, 
 def test_a_sweep_never_sees_test_and_takes_the_first_of_equal_rates(split_files, model_folder, has_test):
     if not has_test:
         del split_files["test"]
-    settings = quick(split_files, model_folder, seeds=(4, 2), sweep=(1e-5, 3e-5, 2e-5))
+    optimizer = {"sweep": (1e-5, 3e-5, 2e-5)}
+    settings = quick(split_files, model_folder, seeds=(4, 2), learning_rate=None, optimizer=optimizer)
     candidate, asked = prepared(settings), []
 
     def train(runs):
@@ -297,17 +295,11 @@ def test_dropout_is_on_only_in_training_and_every_epoch_takes_all_its_steps(spli
     assert sum(learns for learns, _ in modes) == 2 * 160 // settings.batch_size
 
 
-def numbers(path, model, pooling="auto", **changes):
-    """Settings to learn numbers, without a second start."""
-    running = FineTuneRunning(precision="fp32", pooling=pooling)
-    optimizer = FineTuneOptimizer(max_restarts=0)
-    return settings_of("stsb", path, model, running=running, optimizer=optimizer, **changes)
-
-
 def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_path, model_folder):
     rows = [(f"茶{n}", f"香{n % 3}", 100 * (n % 2) + 900 * (n == 0)) for n in range(40)]  # one is far off
     path = table(tmp_path / "t.tsv", "sentence1 sentence2 score", rows)
-    settings = numbers(path, model_folder, "cls", epochs=2, batch_size=3)
+    running = {"precision": "fp32", "pooling": "cls"}
+    settings = settings_of("stsb", path, model_folder, running=running, epochs=2, batch_size=3)
     candidate = prepared(settings)
     run = fine_tune_one(candidate, 5, 1e-3)
     # the same written out: the weights of the head are the seed's and the restart's
@@ -340,7 +332,8 @@ def test_numbers_are_learnt_alike_on_any_scale(tmp_path, model_folder):
     for name, scale, zero in (("marks", 1, 0), ("years", 8, 2000), ("shares", 1e-5, 0)):
         rows = [(f"茶{n}", "香" * (n % 5), scale * (n % 5) + zero) for n in range(40)]
         path = table(tmp_path / f"{name}.tsv", "sentence1 sentence2 score", rows)
-        runs.append(fine_tune_one(prepared(numbers(path, model_folder, epochs=3)), 0, 1e-3))
+        settings = settings_of("stsb", path, model_folder, running={"precision": "fp32"}, epochs=3)
+        runs.append(fine_tune_one(prepared(settings), 0, 1e-3))
         means.append((np.mean([float(one) for one in runs[-1].dev.answers]) - zero) / scale)
     assert [run.dev_score for run in runs] == pytest.approx([runs[0].dev_score] * 3, abs=1e-3)
     assert means == pytest.approx([means[0]] * 3, abs=1e-3) and means[0] == pytest.approx(2, abs=1)
