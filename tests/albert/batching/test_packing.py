@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from albert.batching import InstanceStream, pack_batch
+from albert.batching import InstanceStream, is_held_out, pack_batch
+from albert.batching.stream import token_batches
 from albert.model import IGNORED
 from data.instances import read_shard
 from tests.corpora import make_corpus
@@ -55,16 +56,39 @@ def test_masks_do_not_depend_on_what_is_packed_together(stream, masking):
     assert torch.equal(alone.masked_index, (together.masked_index - begin)[together.masked_index >= begin])
 
 
-def test_each_epoch_reads_everything_in_an_order_of_its_own(tmp_path, samples, vocabulary_file, monkeypatch):
+@pytest.mark.parametrize("masking", ["dynamic", "static"])
+def test_each_epoch_reads_what_is_not_held_out_in_an_order_and_with_dynamic_masks_of_its_own(
+    masking, tmp_path, samples, vocabulary_file, monkeypatch
+):
     monkeypatch.setattr("data.instances.shards.ROW_GROUP", 16)
     shards = make_corpus(tmp_path, "tea", samples / "tea.jsonl", vocabulary_file, max_seq_length=64)
-    ids, windows = {0: [], 1: []}, {0: [], 1: []}
-    for planned in takewhile(lambda one: one.epoch < 2, InstanceStream(shards, batch_tokens=300).plan()):
+    source = InstanceStream(shards, batch_tokens=300, held_out_share=0.1, masking=masking)
+    ids, masked, windows = ({0: [], 1: []} for _ in range(3))
+    for planned in takewhile(lambda one: one.epoch < 2, source.plan()):
         ids[planned.epoch] += planned.instances.instance_ids[planned.rows].tolist()
+        masked[planned.epoch] += source.pack(planned, source.info.rule).masked_labels.tolist()
         windows[planned.epoch].append(frozenset(planned.instances.instance_ids.tolist()))
-    everything = [one for shard in shards for one in read_shard(shard)["instance_id"].to_pylist()]
-    assert len(everything) > 10 * 16 and sorted(ids[0]) == sorted(ids[1]) == sorted(everything)
+    table = {
+        name: np.concatenate([read_shard(one)[name] for one in shards]) for name in ("instance_id", "side")
+    }
+    held_out = is_held_out(table["side"], 0.1)
+    assert len(held_out) > 10 * 16 and 0 < held_out.mean() < 0.5
+    assert sorted(ids[0]) == sorted(ids[1]) == sorted(table["instance_id"][~held_out].tolist())
+    assert (sorted(masked[0]) == sorted(masked[1])) == (masking == "static")
     # row groups far apart are read together, others in each epoch
-    in_file = [everything.index(one) for one in windows[0][0]]
+    in_file = np.flatnonzero(np.isin(table["instance_id"], list(windows[0][0])))
     assert len(in_file) == 4 * 16 and max(in_file) - min(in_file) > 6 * 16
     assert not set(windows[0]) & set(windows[1])
+
+
+def test_token_batches_hold_each_row_once_alike_in_length_and_in_any_order():
+    """Batches are about full, and where one stands tells nothing of its lengths."""
+    lengths = np.random.default_rng(0).integers(3, 128, 20_000)
+    batches = token_batches(lengths, 2000, np.random.default_rng(1))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(20_000))
+    tokens = np.array([lengths[b].sum() for b in batches])
+    assert max(tokens) <= 2000 and np.mean(tokens > 1800) > 0.97
+    assert np.mean([np.ptp(lengths[b]) for b in batches]) < 12
+    means = np.array([lengths[b].mean() for b in batches])
+    assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.1
+    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.1

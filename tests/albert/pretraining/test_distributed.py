@@ -14,7 +14,6 @@ import torch
 
 from albert.pretraining import (
     Corpus,
-    PretrainSettings,
     list_checkpoints,
     pretrain,
     with_step_size,
@@ -28,21 +27,14 @@ from tests.conftest import save_small_model
 
 
 @pytest.fixture
-def settings(tmp_path, corpora, tokenizer):
-    save_small_model(tmp_path / "small", tokenizer, hidden_dropout_prob=0.1, max_position_embeddings=64)
-    return PretrainSettings(
-        run_folder=tmp_path / "run",
-        shards=corpora["tea"],
-        # without sentence order: some batches leave that head without a gradient
-        mix=(Corpus(name="general", shards=corpora["general"], share=0.4, held_out_share=0.1),),
-        init=str(tmp_path / "small"),
-        steps=10,
-        batch_tokens=1024,
-        running={"accumulate": 4, "precision": "fp32", "log_every": 1},
-        learning_rate=2e-3,
-        held_out_share=0.1,
-        evaluation={"held_out_tokens": 1000, "every": 5, "full_tokens": 0},
-    )
+def settings(sixteen_steps, tmp_path, corpora, tokenizer):
+    shape = {"hidden_dropout_prob": 0.1, "max_position_embeddings": 64}
+    init = str(save_small_model(tmp_path / "small", tokenizer, **shape))
+    # without sentence order: some batches leave that head without a gradient
+    mix = (Corpus(name="general", shards=corpora["general"], share=0.4, held_out_share=0.1),)
+    given = {"running": {"accumulate": 4, "precision": "fp32"}, "evaluation": {"every": 5}}
+    ten_steps = replace(sixteen_steps, steps=10, batch_tokens=1024, tokenizer_folder=None)
+    return with_options(ten_steps, init=init, mix=mix, **given)
 
 
 def launch(settings, processes, *options):

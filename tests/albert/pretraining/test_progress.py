@@ -29,11 +29,17 @@ def steps(log, state, numbers):
         log.step(StepRecord(number, 100, corpora, 1.5, 1e-3), state)
 
 
+def logged(settings, state, numbers=range(1, 5), speaks=True):
+    """A log that has ended, of such steps."""
+    log = ProgressLog(settings, state, speaks=speaks)
+    steps(log, state, numbers)
+    log.close()
+    return log
+
+
 def test_a_line_has_means_speed_and_the_time_that_is_left(settings, capsys):
     state = TrainerState(history=[{"step": 0, "held_out_mlm_loss": 3.0}])
-    log = ProgressLog(settings, state, speaks=True)
-    steps(log, state, range(1, 5))
-    log.close()
+    log = logged(settings, state)
     record = state.history[-1]
     assert record == {
         "step": 4, "mlm_loss": 2.5, "mlm_accuracy": 0.5, "gradient_norm": 1.5, "learning_rate": 1e-3,
@@ -60,20 +66,14 @@ def test_a_rollback_removes_the_records_after_it(settings):
 
 def test_on_a_terminal_there_is_a_bar(settings, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    state = TrainerState()
-    log = ProgressLog(settings, state, speaks=True)
-    steps(log, state, range(1, 5))
-    log.close()
+    logged(settings, TrainerState())
     shown = capsys.readouterr().err
     assert "4/40" in shown and "tokens_per_second 200" in shown and "step 4/40" not in shown
 
 
 def test_only_the_first_process_speaks(settings, capsys):
-    state = TrainerState()
-    log = ProgressLog(settings, state, speaks=False)
-    steps(log, state, range(1, 5))
+    log = logged(settings, state := TrainerState(), speaks=False)
     log.say("nothing")
-    log.close()
     assert not capsys.readouterr().err and not settings.run_folder.exists()
     assert [record["step"] for record in state.history] == [2, 4]
 
@@ -87,10 +87,8 @@ def test_a_tracker_that_fails_is_reported_once_and_switched_off(settings, capsys
             raise OSError("no space left")
 
     monkeypatch.setattr(SummaryWriter, "add_scalar", add_scalar)
-    state = TrainerState()
-    log = ProgressLog(with_options(settings, running={"tracker": "tensorboard"}), state, speaks=True)
-    steps(log, state, range(1, 9))
-    log.close()
+    tracked = with_options(settings, running={"tracker": "tensorboard"})
+    log = logged(tracked, TrainerState(), range(1, 9))
     assert capsys.readouterr().err.count("tensorboard is left out from now on") == 1
     assert len(log.path.read_text().splitlines()) == 4
 
@@ -133,9 +131,7 @@ def test_a_server_of_mlflow_that_dies_and_comes_back_has_the_run(settings, capsy
     log.close()
     assert capsys.readouterr().err.count("mlflow is left out from now on") == 1
     mlflow_server()
-    resumed = ProgressLog(settings, state, speaks=True)
-    steps(resumed, state, range(9, 11))
-    resumed.close()
+    logged(settings, state, range(9, 11))
 
     from mlflow import MlflowClient
 

@@ -100,14 +100,9 @@ def test_a_loss_of_nan_rolls_training_back(settings, monkeypatch, capsys):
     assert pretrain(settings).events == result.events
 
 
-def test_before_the_first_checkpoint_training_rolls_back_to_its_start(settings, monkeypatch):
-    ChangedLosses(monkeypatch, [2])
-    result = pretrain(settings)
-    assert "Back to step 0" in result.events[0].text and result.steps == 16
-    assert [r["step"] for r in result.history if "mlm_loss" in r] == list(range(1, 17))
-
-
-def test_nothing_is_prepared_while_training_is_rolled_back(settings, monkeypatch):
+def test_before_the_first_checkpoint_training_rolls_back_to_its_start_and_prepares_nothing_meanwhile(
+    settings, monkeypatch
+):
     """Batches are padded for the graphs of the trainer, which has others afterwards."""
     ChangedLosses(monkeypatch, [2])
     is_rolling, prepared = threading.Event(), []
@@ -127,7 +122,9 @@ def test_nothing_is_prepared_while_training_is_rolled_back(settings, monkeypatch
 
     monkeypatch.setattr(Trainer, "prepare", slowly)
     monkeypatch.setattr(Trainer, "roll_back", rolled)
-    assert len(pretrain(settings).events) == 1
+    (event,) = (result := pretrain(settings)).events
+    assert "Back to step 0" in event.text and result.steps == 16
+    assert [r["step"] for r in result.history if "mlm_loss" in r] == list(range(1, 17))
     assert prepared and not any(prepared)
 
 

@@ -39,13 +39,10 @@ def take(trainer, data):
     trainer.step(trainer.prepare(data))
 
 
-@pytest.mark.parametrize("second_head", [False, True])
-def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings, second_head):
-    """The mean over all masked tokens, and all pairs, however unlike the parts are."""
-    whole, parts = trainer_of(settings), trainer_of(settings)
-    for trainer in (whole, parts):
-        trainer._span_boundary = second_head
-        trainer._set_model(trainer.model)
+@pytest.mark.parametrize("corpus", ["tea", "spans"])
+def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings, corpora, corpus):
+    """The mean over all masked tokens, and all pairs, however unlike the parts are; of a second head too."""
+    whole, parts = (trainer_of(with_options(settings, shards=corpora[corpus])) for _ in range(2))
     stream = whole.streams[""]
     instances = stream._load(stream.row_groups)
     rows = [np.arange(2), np.arange(2, 20)]
@@ -86,19 +83,16 @@ def test_the_rate_of_a_step_is_the_schedules_at_the_steps_before_it(settings):
     assert trainer.review() == ([], None)
 
 
-def test_a_steps_gradient_is_its_own_and_all_of_it_is_clipped(settings):
+def test_a_steps_gradient_is_its_own_and_all_of_it_is_clipped(settings, corpora):
     """Of the model and of a second head; at a rate of 0 the same step comes twice."""
-    trainer = Trainer(
-        with_options(settings, optimizer={"clip_norm": 1e-3}), check_start(settings), 0.0, Process()
-    )
-    trainer._span_boundary = True
-    trainer._set_model(trainer.model)
+    settings = with_options(settings, shards=corpora["spans"], optimizer={"clip_norm": 1e-3})
+    trainer = Trainer(settings, check_start(settings), 0.0, Process())
     data, norms = next(steps_of(trainer)), []
     for _ in range(2):
         take(trainer, data)
         gradients = [p.grad.norm() for p in trainer.objective.parameters() if p.grad is not None]
         assert torch.stack(gradients).norm().item() == pytest.approx(1e-3, rel=1e-2)
-        norms.append(trainer._pending[-1][2].item())
+        norms.append(trainer.review()[0][0].gradient_norm)
     assert norms[0] == norms[1] > 0.1
 
 
