@@ -5,29 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from albert.evaluation import (
-    Calibration,
-    ChangedExample,
-    Changes,
-    ClassScore,
-    Comparison,
-    Contamination,
-    Cost,
-    EpochRecord,
-    Intrinsic,
-    Latency,
-    LayerChange,
-    ModelResult,
-    Probe,
-    SeedResult,
-    SliceScore,
-    SweepPoint,
-    judge,
-    mean_statistics,
-    pack,
-    summarize,
-)
-from albert.evaluation.records import CalibrationBin
+from albert.evaluation import LayerChange, Probe, judge, mean_statistics, pack, records, summarize
 from albert.pretraining import Audits, Event, PretrainResult
 from albert.reports import CorpusFacts, FunnelRow, Report, SampleInstance, build_report
 from data.instances import LengthAudit, MaskAudit, NgramAudit
@@ -100,9 +78,9 @@ def pretraining(folder: Path, mixed: str | None = None) -> PretrainResult:
     )
 
 
-def contamination(found: int) -> Contamination:
+def contamination(found: int) -> records.Contamination:
     """Of a corpus that holds `found` of a hundred test texts."""
-    return Contamination(
+    return records.Contamination(
         corpus="茶",
         version=2,
         split="test",
@@ -113,13 +91,13 @@ def contamination(found: int) -> Contamination:
     )
 
 
-def seed_result(seed: int, dev: Mapping[str, float], **changes: object) -> SeedResult:
+def seed_result(seed: int, dev: Mapping[str, float], **changes: object) -> records.SeedResult:
     """A fine-tuning that left chance level at once."""
     figures: dict[str, object] = {"seed": seed, "learning_rate": 1e-4, "best_epoch": 1, "dev": dev}
-    return SeedResult(**{**figures, "seconds": 1.0, "examples_per_second": 1.0, **changes})
+    return records.SeedResult(**{**figures, "seconds": 1.0, "examples_per_second": 1.0, **changes})
 
 
-def model(name: str, accuracies: list[float], **changes: object) -> ModelResult:
+def model(name: str, accuracies: list[float], **changes: object) -> records.ModelResult:
     """A model with a test accuracy for each seed and every other figure there is.
 
     A seed is right on the first of EXAMPLES examples, so that a better one is right wherever another is.
@@ -131,7 +109,7 @@ def model(name: str, accuracies: list[float], **changes: object) -> ModelResult:
             test=scores,
             best_epoch=2,
             restarts=seed % 2,
-            curve=(EpochRecord(1, 0.6, accuracy - 0.05), EpochRecord(2, 0.4, accuracy)),
+            curve=(records.EpochRecord(1, 0.6, accuracy - 0.05), records.EpochRecord(2, 0.4, accuracy)),
         )
         for seed, accuracy in enumerate(accuracies)
     )
@@ -139,44 +117,49 @@ def model(name: str, accuracies: list[float], **changes: object) -> ModelResult:
     outcomes = np.stack([mean_statistics(examples < round(EXAMPLES * accuracy)) for accuracy in accuracies])
     summaries = dict.fromkeys(("accuracy", "macro_f1"), summarize("accuracy", outcomes))
     first = accuracies[0]
-    bins = (CalibrationBin(0.5, 0.6, 9, 0.6, 0.5), CalibrationBin(0.9, 1, 51, 0.97, 0.9))
+    bins = (records.CalibrationBin(0.5, 0.6, 9, 0.6, 0.5), records.CalibrationBin(0.9, 1, 51, 0.97, 0.9))
     figures: dict[str, object] = {
         "name": name,
         "checkpoints": (f"models/{name}/checkpoint-40",),
         "checksums": ("ab" * 32,),
         "seeds": seeds,
         "outcomes": pack(outcomes),
-        "sweep": (SweepPoint(2e-5, 0.6, False), SweepPoint(1e-4, first, True)),
+        "sweep": (records.SweepPoint(2e-5, 0.6, False), records.SweepPoint(1e-4, first, True)),
         "dev": summaries,
         "test": summaries,
-        "classes": (ClassScore("否", first, first, first, 9), ClassScore("是", 0.5, 0.5, 0.5, 11)),
-        "confusion": ((20, 7), (5, 28)),
-        "calibration": Calibration(0.03, bins),
-        "slices": (
-            SliceScore("length", 1, 16, 12, summaries["accuracy"]),
-            SliceScore("length", 17, None, 8, summaries["accuracy"]),
+        "classes": tuple(
+            records.ClassScore(label, score, score, score, support)
+            for label, score, support in (("否", first, 9), ("是", 0.5, 11))
         ),
-        "cost": Cost(
+        "confusion": ((20, 7), (5, 28)),
+        "calibration": records.Calibration(0.03, bins),
+        "slices": (
+            records.SliceScore("length", 1, 16, 12, summaries["accuracy"]),
+            records.SliceScore("length", 17, None, 8, summaries["accuracy"]),
+        ),
+        "cost": records.Cost(
             parameters=4_142_594,
             flops=1.2e9,
             sequence_length=128,
             checkpoint_bytes=16_600_000,
-            latency=(Latency(1, 3.2, 4.1, 50), Latency(32, 88.0, 95.5, 20)),
+            latency=(records.Latency(1, 3.2, 4.1, 50), records.Latency(32, 88.0, 95.5, 20)),
             device="CPU, 2 threads",
         ),
-        "intrinsic": Intrinsic(domain_mlm_accuracy=0.5, general_mlm_accuracy=0.4, cloze_accuracy=0.3),
+        "intrinsic": records.Intrinsic(domain_mlm_accuracy=0.5, general_mlm_accuracy=0.4, cloze_accuracy=0.3),
         "pretraining": tuple(history("general")),
     }  # fmt: skip
-    return ModelResult(**{**figures, **changes})
+    return records.ModelResult(**{**figures, **changes})
 
 
 BASE = model("base", [0.70, 0.71, 0.72])
 BETTER = model("继续", [0.80, 0.81, 0.815], drift=-0.002)
 
 
-def comparison(first: ModelResult, *others: ModelResult, task: str = "茶事", **changes: object) -> Comparison:
+def comparison(
+    first: records.ModelResult, *others: records.ModelResult, task: str = "茶事", **changes: object
+) -> records.Comparison:
     """Models on a task; the last is the primary one."""
-    changed = ChangedExample(3, "<茶>好喝吗 ‖ 茶香不香", "是", "否", "是", 0, 3)
+    changed = records.ChangedExample(3, "<茶>好喝吗 ‖ 茶香不香", "是", "否", "是", 0, 3)
     facts: dict[str, object] = {
         "task": task,
         "kind": "pair",
@@ -191,12 +174,12 @@ def comparison(first: ModelResult, *others: ModelResult, task: str = "茶事", *
         "models": (first, *others),
         "primary": others[-1].name if others else None,
         "changes": tuple(
-            Changes(model=one.name, baseline=first.name, fixed=2, broken=1, fixed_examples=(changed,))
+            records.Changes(model=one.name, baseline=first.name, fixed=2, broken=1, fixed_examples=(changed,))
             for one in others
         ),
     }
-    return judge(Comparison(**{**facts, **changes}), stepwise=len(others) > 1)
+    return judge(records.Comparison(**{**facts, **changes}), stepwise=len(others) > 1)
 
 
-def report_of(*evaluations: Comparison, **parts: object) -> Report:
+def report_of(*evaluations: records.Comparison, **parts: object) -> Report:
     return build_report(title="t", command="c", evaluations=evaluations, **parts)

@@ -92,48 +92,41 @@ def test_an_example_left_out_leaves_its_group_smaller():
     assert replace(found.differences[0], left_out=0) == shorter.differences[0]
 
 
+def exchanged():
+    """Outcomes of runs that differ, and make up for each other."""
+    outcomes = unpack(BASE.outcomes)
+    for runs in ([0, 1], [1, 2]):
+        one = np.flatnonzero(outcomes[runs[0], :, 0] < outcomes[runs[1], :, 0])[-runs[0]]
+        outcomes[runs, one] = outcomes[runs[::-1], one]
+    return pack(outcomes)
+
+
+BOTH, LABEL = (BASE, BETTER), "all examples have the label 是"
+FEW = [replace(one, outcomes=pack(unpack(one.outcomes)[:, 138:143])) for one in BOTH]
+FAILED = [replace(one, seeds=tuple(replace(s, left_chance=False) for s in one.seeds)) for one in BOTH]
+ALIKE = "every example comes out the same, in the mean of the runs"
+
+
 @pytest.mark.parametrize(
-    "change, reason",
+    "models, facts, reason",
     [
-        ({"examples": {"train": 9, "test": 5}}, "test has 5 examples, at least 20 are needed"),
-        ({"groups": (0,) * 100 + (1,) * 100}, "test has 2 groups of examples, at least 20 are needed"),
-        ({"obstacle": "all examples have the label 是"}, "all examples have the label 是"),
+        (FEW, {"examples": {"train": 9, "test": 5}}, "test has 5 examples, at least 20 are needed"),
+        (BOTH, {"groups": (0,) * 100 + (1,) * 100}, "test has 2 groups of examples, at least 20 are needed"),
+        (BOTH, {"obstacle": LABEL}, LABEL),
+        (FAILED, {}, "no run of either model left chance level"),
+        ((BASE, replace(BASE, name="twin")), {}, ALIKE),
+        ((BASE, replace(BASE, name="twin", outcomes=exchanged())), {}, ALIKE),
     ],
+    ids=["few examples", "few groups", "one label", "at chance level", "the same model", "alike"],
 )
-def test_where_nothing_can_be_told_it_says_why(change, reason):
-    models = [BASE, BETTER]
-    if "examples" in change:
-        models = [replace(one, outcomes=pack(unpack(one.outcomes)[:, 138:143])) for one in models]
-    found = comparison(*models, **change)
+def test_where_nothing_can_be_told_it_says_why(models, facts, reason):
+    found = comparison(*models, **facts)
     assert verdict(found).startswith("Cannot tell: ") and verdict(found).endswith(f"({reason}).")
     (difference,) = found.differences
     assert difference.half_width is None and not difference.is_clear
 
 
-def test_seeds_that_all_fail_are_no_result():
-    failed = [
-        replace(one, seeds=tuple(replace(s, left_chance=False) for s in one.seeds)) for one in (BASE, BETTER)
-    ]
-    assert "no run of either model left chance level" in verdict(comparison(*failed))
-    assert verdict(comparison(failed[0], BETTER)).startswith("It helped")
-
-
-def test_models_that_answer_alike_are_no_result():
-    outcomes = unpack(BASE.outcomes)
-    for runs in ([0, 1], [1, 2]):  # that differ, and make up for each other
-        one = np.flatnonzero(outcomes[runs[0], :, 0] < outcomes[runs[1], :, 0])[-runs[0]]
-        outcomes[runs, one] = outcomes[runs[::-1], one]
-    for twin in (replace(BASE, name="twin"), replace(BASE, name="twin", outcomes=pack(outcomes))):
-        assert "every example comes out the same, in the mean" in verdict(comparison(BASE, twin))
-
-
-def test_groups_of_one_change_nothing():
-    groups = tuple(range(EXAMPLES))
-    alone, grouped = comparison(BASE, BETTER), comparison(BASE, BETTER, groups=groups)
-    assert grouped.differences[0].half_width == pytest.approx(alone.differences[0].half_width)
-
-
-def test_a_rule_without_training_needs_no_seeds():
-    rule = replace(model("rule", [0.9]), is_fixed=True)
-    found = comparison(BASE, rule)
+def test_a_model_beats_one_that_stayed_at_chance_and_a_rule_without_training_needs_no_seeds():
+    assert verdict(comparison(FAILED[0], BETTER)).startswith("It helped")
+    found = comparison(BASE, replace(model("rule", [0.9]), is_fixed=True))
     assert found.differences[0].is_clear and verdict(found).endswith("without training.")

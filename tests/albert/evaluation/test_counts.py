@@ -7,15 +7,11 @@ import pytest
 
 from albert.batching import InstanceStream
 from albert.evaluation import bigram_loss, count_neighbours, word_vectors
-from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="module")
-def stream(tmp_path_factory, samples, vocabulary_file):
-    shards = make_corpus(
-        tmp_path_factory.mktemp("counts"), "tea", samples / "tea.jsonl", vocabulary_file, max_seq_length=64
-    )
-    return InstanceStream(shards, batch_tokens=600, held_out_share=0.3)
+def stream(tea_shards):
+    return InstanceStream(tea_shards, batch_tokens=600, held_out_share=0.3)
 
 
 def test_pairs_are_counted_within_a_sequence_of_training_text(stream):

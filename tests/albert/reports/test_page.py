@@ -1,11 +1,10 @@
-import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
 
-from albert.evaluation import Intrinsic, LayerChange
+from albert.evaluation import Intrinsic
 from albert.reports import first_and_last, main_tables, read_report, report_markdown, write_report
 from albert.reports.evaluation import (
     contamination_table,
@@ -56,50 +55,30 @@ def descriptions_of(html: str) -> dict[str, str]:
     return {plot[0].text: plot[1].text for plot in plots_of(html)}
 
 
-def test_every_plot_has_a_name_and_a_description(html):
+def test_every_plot_has_a_name_a_description_and_the_pages_colours(html):
     plots = plots_of(html)
-    assert len(plots) > 20
-    for plot in plots:
+    assert len(plots) > 20 and any("继续" in "".join(plot.itertext()) for plot in plots)
+    for plot, source in zip(plots, re.findall(r"<svg.*?</svg>", html, re.S), strict=True):
         title, description = plot[0], plot[1]
         assert plot.get("role") == "img"
         assert plot.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
         assert title.text and len(description.text) > 10
+        assert "var(--" in source and not re.findall(r"#[0-9a-fA-F]{6}\b", source)
 
 
-def test_plots_take_their_colours_from_the_page(html):
-    for plot in re.findall(r"<svg.*?</svg>", html, re.S):
-        assert "var(--" in plot
-        colours = re.findall(r"#[0-9a-fA-F]{6}\b", plot)
-        assert not colours
-    assert any("继续" in "".join(plot.itertext()) for plot in plots_of(html))
-
-
-def test_text_from_outside_is_escaped(html):
-    assert "<茶>" not in html and "&lt;茶&gt;" in html and "<it>" not in html
-
-
-def test_metrics_hold_the_same_as_the_page(page, html):
-    metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))
-    assert metrics["verdict"] in html and metrics["command"] in html
-    assert metrics["evaluations"][0]["differences"][1]["adjusted_p"] < 0.001
-    assert f"{metrics['pretraining']['history'][-1]['held_out_mlm_loss']:.3f}" in html
-    assert metrics["versions"]["torch"] in html
-    of_weights = {f"weights of {one['name']}": "ab" * 32 for one in metrics["evaluations"][0]["models"]}
-    assert len(of_weights) == 3
-    assert metrics["checksums"] == of_weights | {
-        "shards of 茶, version 2": "ef" * 32, "train.tsv": "cd" * 32,
-    }  # fmt: skip
-    assert all(checksum in html for checksum in metrics["checksums"].values())
-
-
-def test_the_probe_and_what_layers_change_are_shown(page, html):
+def test_the_page_shows_what_the_report_holds(whole_report, html):
+    assert "<茶>" not in html and "&lt;茶&gt;" in html and "<it>" not in html  # texts from outside
+    assert whole_report.verdict in html and whole_report.command in html
+    assert f"{whole_report.pretraining.history[-1]['held_out_mlm_loss']:.3f}" in html
+    assert whole_report.versions["torch"] in html
+    of_weights = {f"weights of {one.name}": "ab" * 32 for one in whole_report.evaluations[0].models}
+    others = {"shards of 茶, version 2": "ef" * 32, "train.tsv": "cd" * 32}
+    assert len(of_weights) == 3 and dict(whole_report.checksums) == of_weights | others
+    assert all(checksum in html for checksum in whole_report.checksums.values())
     assert "with a loss of 9.10 (a model that knows nothing has ln V = 9.96)" in html
     descriptions = descriptions_of(html)
     assert descriptions["Change by a layer"] == "held out from 10 to 2.5"
     assert descriptions["Angle kept by a layer"] == "held out from 0.5 to 0.875"
-    result = read_report(page).pretraining
-    assert result.layers[0] == LayerChange(1, 10.0, 0.5)
-    assert "hardly better than chance" in result.probe.warning()
 
 
 @pytest.mark.parametrize(
@@ -147,56 +126,46 @@ def test_a_single_seed_has_no_interval():
 
 
 def test_the_verdict_says_what_was_forgotten(tmp_path):
-    trained = pretraining(tmp_path, "general")
-    measured = report_of(comparison(BASE, BETTER), pretraining=trained)
-    assert measured.verdict.endswith("over 3 seeds; general drift −0.2.")
-    unmeasured = report_of(comparison(BASE, model("b", [0.8, 0.81, 0.82])), pretraining=trained)
-    assert unmeasured.verdict.endswith("over 3 seeds; general drift −2.0.")
+    for better, drift in ((BETTER, "−0.2"), (model("b", [0.8, 0.81, 0.82]), "−2.0")):  # which is unmeasured
+        report = report_of(comparison(BASE, better), pretraining=pretraining(tmp_path, "general"))
+        assert report.verdict.endswith(f"over 3 seeds; general drift {drift}.")
 
 
 def test_of_several_models_the_verdict_is_about_the_primary_one():
     on_dev = model("on dev", [0.72, 0.73, 0.75])
     on_test = model("on test", [0.90, 0.91, 0.92], dev=BASE.dev)
-    compared = comparison(BASE, on_test, on_dev)
-    report = report_of(compared)
-    assert "The primary contrast is on dev against base." in protocol(compared)
+    report = report_of(comparison(BASE, on_test, on_dev))
     assert "on dev against base" in report.verdict
-    descriptions = descriptions_of(render(report))
-    assert descriptions["What each change does"].startswith("on test: 20.00")
+    html = render(report)
+    assert "The primary contrast is on dev against base." in html
+    assert descriptions_of(html)["What each change does"].startswith("on test: 20.00")
     steps = steps_table(report.evaluations[0])
     assert [row[:2] for row in steps.rows] == [("on test", "+20.0 ± 5.4"), ("on dev", "−17.7 ± 5.1")]
     assert steps.caption.endswith("the first against base.")
 
 
 def test_a_contaminated_corpus_is_named_at_the_top():
-    dirty = model("dirty", [0.80, 0.81, 0.815], contamination=(contamination(found=7),))
-    shared = (Overlap("test", "train", 60, 1, 2, (("一杯茶", "一杯 茶"),)),)
-    report = report_of(comparison(BASE, dirty, overlaps=shared))
+    dirty, dirtier = (replace(BETTER, name=name, contamination=(contamination(7),)) for name in ("x", "y"))
+    report = report_of(comparison(BASE, dirty))
     assert "without the 7 of 200 examples that only one of them may have read" in report.verdict
     html = render(report)
     assert "Changes are on the examples that neither model alone may have read" in html
-    assert (
-        html.index("7 of 100 test texts of 茶事 have 13 letters")
-        < html.index("<h2>")
-        < html.index("in train: 一杯 茶")
-    )
-    # one line a corpus, whichever models were trained on it
-    dirtier = model("dirtier", [0.80, 0.81, 0.815], contamination=(contamination(found=7),))
+    assert html.index("7 of 100 test texts of 茶事 have 13 letters") < html.index("<h2>")
+    # one line a corpus, whichever models were trained on it; how much of a text it holds is not measured
     (warning,) = report_of(comparison(BASE, dirty, dirtier)).warnings
-    # how much of a text the corpus holds is not measured
-    assert warning.endswith(
-        "in common with 茶 version 2, which may be a set phrase or the text. "
-        "The scores of dirty and dirtier on 茶事 may be inflated by that."
-    )
-    clean = model("clean", [0.80, 0.81, 0.815], contamination=(contamination(found=0),))
-    report = report_of(comparison(BASE, clean))
+    assert "茶 version 2, which may be a set phrase or the text. The scores of x and y on 茶事" in warning
+    report = report_of(comparison(BASE, replace(BETTER, contamination=(contamination(0),))))
     assert report.verdict.startswith("It helped") and not report.warnings
-    # nor may the parts of the task hold the same texts
-    report = report_of(comparison(BASE, clean, overlaps=shared))
-    assert report.warnings[0].startswith("Overlap: 3 of 60 test examples are in train too, 1 of them")
-    assert report.warnings[0].endswith("too good. The option drop-overlap leaves them out of train.")
-    mended = comparison(BASE, clean, overlaps=shared, dropped=3)
-    assert not report_of(mended).warnings
+
+
+def test_texts_that_parts_of_a_task_share_are_named_at_the_top_unless_they_were_left_out():
+    shared = (Overlap("test", "train", 60, 1, 2, (("一杯茶", "一杯 茶"),)),)
+    report = report_of(comparison(BASE, BETTER, overlaps=shared))
+    (warning,) = report.warnings
+    assert "3 of 60 test examples are in train too, 1 of them" in warning and "drop-overlap" in warning
+    html = render(report)
+    assert html.index(warning) < html.index("<h2>") < html.index("in train: 一杯 茶")
+    assert not report_of(comparison(BASE, BETTER, overlaps=shared, dropped=3)).warnings
 
 
 def test_texts_that_every_model_has_read_are_reported_but_do_not_spoil_the_comparison():

@@ -228,24 +228,42 @@ def test_a_file_that_does_not_fit_is_refused(task, file, content, message, read)
 
 ASKED = {"context": "龙井产于杭州", "question": "哪"}
 MARKED = {"text": "杭州", "label": {"地": {"杭州": [[0, 1]]}}}
+TEA, PAIR = {"text": "茶"}, {"sentence1": "甲", "label": "a"}
+
+
+LIST = "column 'label' is a list: only multilabel tasks have several"
 
 
 @pytest.mark.parametrize(
-    "kind, rows, first, faults",
+    "kind, rows, kept, faults",
     [
         (
             "span",
             [ASKED | {"answer": {"text": ["杭州"], "answer_start": [4]}}, ASKED | {"answer": "西湖"}, ASKED],
             "杭州",
-            ["its answer '西湖' is not in the passage", "column 'answer' is missing"],
+            ["2: its answer '西湖' is not in the passage", "3: column 'answer' is missing"],
         ),
-        ("tokens", [MARKED, {"text": "杭州", "entities": []}], "地 杭州", ["no entities under 'label'"]),
+        ("tokens", [MARKED, {"text": "杭州", "entities": []}], "地 杭州", ["2: no entities under 'label'"]),
+        (
+            "single",
+            [TEA | {"label": x} for x in (["好", "香"], "好", ["好"])],
+            "好",
+            [f"1: {LIST}", f"3: {LIST}"],
+        ),
+        (
+            "multilabel",
+            [TEA | {"label": x} for x in (["好"], {"好": 1})],
+            "好",
+            ["2: column 'label' is empty or no text"],
+        ),
+        # which the first row lacks
+        ("pair", [PAIR, PAIR | {"sentence2": "丙"}], "a", ["1: column 'sentence2' is missing"]),
     ],
 )
-def test_what_lacks_its_answer_is_skipped_and_no_example_without_one(kind, rows, first, faults, read):
+def test_a_row_that_lacks_something_is_skipped_and_the_fault_named(kind, rows, kept, faults, read):
     split = read("t.jsonl", rows, Task(name="t", kind=Kind(kind)))
-    assert [one.gold() for one in split.examples] == [first]
-    assert [line.partition(": ")[2] for line in split.skipped] == faults
+    assert [one.gold() for one in split.examples] == [kept]
+    assert [line.partition("row ")[2] for line in split.skipped] == faults
 
 
 def test_half_a_character_is_a_fault_of_its_row(read):
@@ -268,15 +286,6 @@ def test_a_row_with_an_empty_id_has_its_number(read):
     qas = [{**QUESTIONS[0], "id": None}] * 2
     content = {"data": [{"paragraphs": [{"context": "龙井产于杭州。", "qas": qas}]}]}
     assert [one.id for one in read("s.json", content, "squad1").examples] == ["0", "1"]
-
-
-def test_a_list_is_no_label_where_an_example_has_one(read):
-    split = read("t.jsonl", [{"text": "茶", "label": label} for label in (["好", "香"], "好", ["好"])], "t")
-    assert [one.label for one in split.examples] == ["好"] and len(split.skipped) == 2
-    assert split.skipped[0].endswith("row 1: column 'label' is a list: only multilabel tasks have several")
-    rows = [{"text": "茶", "label": label} for label in (["好"], {"好": 1})]
-    split = read("m.jsonl", rows, Task(name="t", kind=Kind.MULTILABEL))
-    assert [one.labels for one in split.examples] == [("好",)] and len(split.skipped) == 1
 
 
 def test_labels_without_an_example_are_named(tmp_path):

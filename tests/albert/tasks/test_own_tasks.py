@@ -176,10 +176,3 @@ def test_splits_with_and_without_a_second_sentence_are_refused(kind, tmp_path):
     (tmp_path / "b.tsv").write_text("sentence1\tlabel\n丁\t1\n")
     with pytest.raises(InputError, match="only some of train, dev have a second sentence"):
         read_task(Task(name="t", kind=kind), {"train": tmp_path / "a.tsv", "dev": tmp_path / "b.tsv"})
-
-
-def test_a_column_that_the_first_row_lacks_is_found(read):
-    rows = [{"sentence1": "甲", "label": "a"}, {"sentence1": "乙", "sentence2": "丙", "label": "b"}]
-    split = read("t.jsonl", rows, "t")
-    assert [one.pair for one in split.examples] == ["丙"]
-    assert split.skipped[0].endswith("row 1: column 'sentence2' is missing")
