@@ -110,16 +110,23 @@ def test_what_the_trainer_lacks_is_named_with_what_to_do(tmp_path, monkeypatch):
     assert gpu.trainer_lacks([tmp_path]).startswith("no no_such_package here: `make carried` fetches")
 
 
-def test_what_could_not_be_measured_fails_the_command_unless_time_ran_out(tmp_path):
+def test_what_could_not_be_measured_and_a_wrong_claim_fail_the_command_unless_time_ran_out(tmp_path):
     report = Report(tmp_path, "measure")
     report.fail("profile", Failure("no time left", is_late=True), "base")
     assert not report.failures(everyone=False)
     report.fail("profile", Failure("RuntimeError: no"), "tiny")
     assert report.failures(everyone=False) == ["profile ('tiny',): RuntimeError: no"]
-    assert [record["failed"] for record in lines_of(tmp_path, "measure")["profile"]] == [
-        "no time left",
-        "RuntimeError: no",
-    ]
+    failed = [record["failed"] for record in lines_of(tmp_path, "measure")["profile"]]
+    assert failed == ["no time left", "RuntimeError: no"]
+    claims = Report(tmp_path, "claims")
+    claims.add_claim(Claim("bias_gelu", "bias_gelu", (3,)), Failure("AssertionError: out: error 1"))
+    for name in ("step tiny", "bias_gelu tiny", "embed tiny"):
+        claims.add(Result(name, {"jixu": Timing(1.0, 1, 1)}))
+    assert claims.failures(everyone=False)
+    # it marks results and hides none
+    assert [result.wrong for result in claims.results] == [["bias_gelu"], ["bias_gelu"], []]
+    assert "WRONG: bias_gelu(3,): AssertionError" in (tmp_path / "claims.md").read_text("utf-8")
+    assert len(lines_of(tmp_path, "claims")["result"]) == 3
 
 
 @pytest.mark.skipif(not has_triton, reason="triton has wheels for Linux only")
@@ -242,20 +249,17 @@ def test_no_process_outlives_the_one_that_asks():
     assert done.stdout.strip().isdecimal()
 
 
-def test_nothing_starts_after_the_deadline_and_no_compilation_shortly_before():
-    assert dict(run_tasks([(holds, (None,))], later(-1))) == {0: Failure("no time left", is_late=True)}
-    soon = measure(Case("x", lambda: {"jixu": int, "torch.compile": int}), later(10))
-    assert set(soon.timings) == {"jixu"} and soon.absent == {"torch.compile": "no time left"}
-
-
-def test_failures_and_absences_are_recorded_and_end_nothing():
+def test_what_fails_is_absent_or_comes_too_late_is_recorded_and_ends_nothing():
     def fails():
         raise ValueError("no such backend\nand more")
 
-    result = measure(Case("x", lambda: {"jixu": int, "rival": fails, "other": "not installed"}), later())
+    runners = {"jixu": int, "rival": fails, "other": "not installed", "torch.compile": int}
+    result = measure(Case("x", lambda: runners), later(10))  # no compilation shortly before the deadline
+    failure = "ValueError: no such backend"
     assert set(result.timings) == {"jixu"}
-    assert result.absent == {"rival": "ValueError: no such backend", "other": "not installed"}
-    assert measure(Case("x", fails), later()).absent == {"jixu": "ValueError: no such backend"}
+    assert result.absent == {"rival": failure, "other": "not installed", "torch.compile": "no time left"}
+    assert measure(Case("x", fails), later()).absent == {"jixu": failure}
+    assert dict(run_tasks([(holds, (None,))], later(-1))) == {0: Failure("no time left", is_late=True)}
 
 
 def test_a_case_that_does_not_fit_the_memory_is_made_smaller_and_named(monkeypatch):
@@ -271,26 +275,13 @@ def test_a_case_that_does_not_fit_the_memory_is_made_smaller_and_named(monkeypat
     assert result.case == "of 64 (too little memory for 256 tokens)" and result.timings
 
 
-def test_a_wrong_claim_marks_results_and_hides_none(tmp_path, monkeypatch):
-    report = Report(tmp_path, "measure")
-    report.add_claim(Claim("bias_gelu", "bias_gelu", (3,)), Failure("AssertionError: out: error 1"))
-    for name in ("step tiny", "bias_gelu tiny", "embed tiny"):
-        report.add(Result(name, {"jixu": Timing(1.0, 1, 1)}))
-    assert [result.wrong for result in report.results] == [["bias_gelu"], ["bias_gelu"], []]
-    assert "WRONG: bias_gelu(3,): AssertionError" in (tmp_path / "measure.md").read_text("utf-8")
-    assert len(lines_of(tmp_path, "measure")["result"]) == 3 and report.failures(everyone=False)
-
-
-def test_every_goal_has_its_case():
-    assert {goal.case for goal in GOALS} <= {case.name for case in gpu.all_cases(Scale())}
-
-
 def test_goals_are_met_missed_or_not_measured_for_a_reason():
     def result(case, timings, absent=(), **work):
         made = {name: Timing(ms, ms, ms, 2**20) for name, ms in timings.items()}
         return Result(case, made, dict(absent), **work)
 
     cases = {goal.claim: goal.case for goal in GOALS}
+    assert set(cases.values()) <= {case.name for case in gpu.all_cases(Scale())}
     short, loss = cases["base T=128: 3 times transformers eager"], cases["mlm_loss: 1.5 times torch.compile"]
     launched = cases["tiny 4k tokens: busy for 95% of a step as a graph"]
     results = [

@@ -32,17 +32,8 @@ NEVER = {
     "flows": {"torch", "triton", "transformers", "duckdb", "jieba"},
 }
 GROUND = {
-    "errors",
-    "faces",
-    "files",
-    "hashing",
-    "locks",
-    "options",
-    "storage",
-    "terminal",
-    "workers",
-    "workspace",
-}
+    "errors", "faces", "files", "hashing", "locks", "options", "storage", "terminal", "workers", "workspace",
+}  # fmt: skip
 # optional, within a function
 ALLOWED = {
     ("albert.checkpoints.auto_models", "transformers"),

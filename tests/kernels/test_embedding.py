@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.embedding import Norm, Projection, Tables, embed_reference, scatter_rows
+from kernels.embedding import Norm, Projection, Tables, scatter_rows
 from tests.kernels import checks
 from tests.kernels.checks import DEVICE
 from tests.kernels.conftest import ANY_SHAPE
@@ -40,20 +40,20 @@ def test_the_backward_pass_saves_ids_and_two_numbers_per_token(triton, layout):
     assert len(of_tokens) == 5 and all(x.shape == (T,) for x in of_tokens)
 
 
-@pytest.mark.parametrize("layout", ["google", "bright"])
-def test_projection_without_a_bias(triton, layout):
-    checks.embed(triton, 9, 16, 24, layout, bias=False)
-
-
 @ANY_SHAPE
 @given(T=st.integers(1, 100), E=st.integers(8, 140), H=st.integers(8, 80), layout=st.sampled_from(LAYOUTS))
 def test_any_shape(triton, T, E, H, layout):
     checks.embed(triton, T, E, H, layout)
 
 
-@pytest.mark.parametrize("V, hot", [(30000, 0.0), (21128, 0.5), (3, 1.0), (1, 1.0)])
-def test_rare_and_frequent_tokens(triton, V, hot):
-    checks.embed(triton, 150, 8, 16, "google", V=V, hot=hot)
+@pytest.mark.parametrize(
+    "layout, V, hot, bias",
+    [("google", 30000, 0.0, True), ("bright", 21128, 0.5, True), ("google", 3, 1.0, False),
+     ("bright", 1, 1.0, False)],
+    ids=str,
+)  # fmt: skip
+def test_rare_and_frequent_tokens_and_a_projection_without_a_bias(triton, layout, V, hot, bias):
+    checks.embed(triton, 150, 8, 16, layout, V=V, hot=hot, bias=bias)
 
 
 @settings(max_examples=12)
@@ -68,23 +68,3 @@ def test_the_scatter_sums_rows_by_id_whatever_the_runs(runs, width):
     expected = torch.zeros(10, width, dtype=torch.float64, device=DEVICE).index_add_(0, ids, x.double())
     got = scatter_rows(x, ids, 10)
     assert (got - expected).abs().max() < 2e-5  # sums of up to 400 numbers
-
-
-@pytest.mark.parametrize("layout", ["google", "bright"])
-def test_the_reference_adds_normalises_and_projects_in_the_layouts_order(layout):
-    torch.manual_seed(0)
-    E, H = 5, 8
-    W = E if layout == "google" else H
-    shapes = [(11, E), (2, W), (6, W), (W,), (W,), (H, E), (H,)]
-    word, kind, place, weight, bias, *projection = (torch.randn(s, dtype=torch.float64) for s in shapes)
-    ids, types, positions = torch.tensor([3, 0, 10]), torch.tensor([0, 1, 1]), torch.tensor([0, 1, 5])
-
-    def project(x):
-        return x @ projection[0].T + projection[1]
-
-    x = (word[ids] if layout == "google" else project(word[ids])) + kind[types] + place[positions]
-    x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-12).sqrt()
-    x = x * weight + bias
-    tables, norm = Tables(word, kind, place), Norm(weight, bias, 1e-12)
-    y = embed_reference(ids, types, positions, tables, norm, Projection(*projection), layout)
-    assert torch.allclose(y, project(x) if layout == "google" else x)

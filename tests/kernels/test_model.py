@@ -8,7 +8,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
 import kernels
-from albert.batching import Shape, pad
 from albert.model import AlbertConfig, Batch, PretrainingModel, pack
 from tests.kernels.checks import DEVICE, offsets
 
@@ -73,34 +72,6 @@ def test_loss_and_gradients_are_those_of_the_torch_path(triton, changes):
     assert_same(results[1], results[0], 2e-5)
 
 
-def test_a_padded_batch_draws_the_same_dropout(triton):
-    """Bit for bit up to the states; sums over rows that count for nothing may be in another order."""
-    model, batch = make(9, layout="bert", embedding_size=52, **DROPOUT)
-    padded = pad(batch.to("cpu"), Shape(50, 7, 9, 40, True)).to(DEVICE)
-    losses, states = [], []
-    for each in (batch, padded):
-        torch.manual_seed(3)
-        losses.append(gradients(model, each))
-        torch.manual_seed(3)
-        states.append(model.encoder(each))
-    assert torch.equal(states[1][: batch.tokens], states[0])
-    assert_same(losses[1], losses[0], 1e-6)
-
-
-@pytest.mark.parametrize("layout", ["google", "bright"])
-def test_the_last_layer_computes_the_same_for_some_rows_as_for_all(triton, layout):
-    model, batch = make(layout=layout, **DROPOUT)
-    rows = torch.cat([batch.masked_index, batch.cu_seqlens[:-1]])
-    torch.manual_seed(3)
-    every = model.encoder(batch)[rows]
-    torch.manual_seed(3)
-    wanted = model.encoder(batch, rows)
-    assert wanted.shape == (8, 52) and (wanted - every).abs().max() < 2e-6 * every.abs().max()
-    masked, first = wanted.tensor_split([5])
-    torch.manual_seed(3)
-    assert torch.equal(model.losses(masked, first, batch).loss, model(batch).loss)
-
-
 def test_heads_of_26_are_computed_32_wide_without_more_parameters(triton):
     model, batch = make()
     attention = model.encoder.attentions[0]
@@ -110,16 +81,6 @@ def test_heads_of_26_are_computed_32_wide_without_more_parameters(triton):
     assert qkv.shape == (batch.tokens, 3, 2, 32) and qkv[..., 26:].eq(0).all()
     assert (qkv[..., :26] - (x @ weight.T + bias).view(-1, 3, 2, 26)).abs().max() < 1e-5
     assert weight.shape == (156, 52)
-
-
-def test_dropout_trains_and_is_a_function_of_torchs_seed(triton):
-    model, batch = make(9, **DROPOUT)
-    drawn = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        drawn.append(gradients(model, batch))
-    assert torch.equal(drawn[0][0], drawn[1][0]) and drawn[0][0] != drawn[2][0]
-    assert all(torch.equal(g, drawn[1][1][name]) for name, g in drawn[0][1].items())
 
 
 def test_autocast_computes_in_half_precision_and_keeps_the_parameters_gradients_in_fp32(triton):
