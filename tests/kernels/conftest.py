@@ -34,11 +34,16 @@ def addresses():
 
 # of a GPU torch is the reference
 @pytest.fixture(params=["triton"] if torch.cuda.is_available() else ["triton", "torch"])
-def either(request):
-    """Return the package with its kernels in use, then with what computes the same on a CPU by itself."""
+def either(request, monkeypatch):
+    """Return the package with its kernels in use, then with what computes the same on a CPU by itself.
+
+    That computes the loss in pieces, here in many: of few rows, and two pieces a product.
+    """
     if request.param == "triton":
         yield request.getfixturevalue("triton")
         return
+    monkeypatch.setattr("kernels.mlm_loss_cpu.PIECE_NUMBERS", 4096)
+    monkeypatch.setattr("kernels.mlm_loss_cpu.PIECES", 2)
     kernels.use("torch")
     yield kernels
     kernels.use("auto")
