@@ -56,35 +56,39 @@ def test_the_notebook_of_evaluations_keeps_comparisons_apart(followed, tmp_path,
     assert "judged" in means  # models of other comparisons may have the same names
 
 
-@pytest.mark.slow
-def test_the_checkpoint_opens_with_transformers(followed, monkeypatch):
-    (_, code), _ = blocks("checkpoint.md", "python")  # the other is run by test_converting
+@pytest.fixture
+def run_code(followed, monkeypatch):
+    """Runs the first code in Python of a page, in the folder of its commands; returns its variables."""
     monkeypatch.chdir(followed)
-    found = {}
-    exec(code, found)
-    assert found["model"].config.vocab_size == 21_128
+
+    def run(page):
+        (_, code), *_ = blocks(page, "python")
+        exec(code, found := {})
+        return found
+
+    return run
 
 
 @pytest.mark.slow
-def test_the_kept_classifier_opens_with_transformers(followed, monkeypatch):
-    ((_, code),) = blocks("fine-tuning.md", "python")
-    monkeypatch.chdir(followed)
+def test_the_checkpoint_opens_with_transformers(run_code):  # test_converting runs the page's other code
+    assert run_code("checkpoint.md")["model"].config.vocab_size == 21_128
+
+
+@pytest.mark.slow
+def test_the_kept_classifier_opens_with_transformers(followed, run_code, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(followed / "modules"))
     monkeypatch.setattr("albert.runtime.usual_precision", lambda device: "fp32")  # as transformers computes
-    exec(code, found := {})
+    classify = run_code("fine-tuning.md")["classify"]
     (followed / "one.tsv").write_text("text\n水开以后再泡茶。\n", encoding="utf-8")
     predicted = predict_file(followed / "workspace" / "models" / "judged" / "after", followed / "one.tsv")
-    (theirs,) = found["classify"]("水开以后再泡茶。")
+    (theirs,) = classify("水开以后再泡茶。")
     assert (theirs["label"],) == predicted.predictions.answers
     assert theirs["score"] == pytest.approx(predicted.predictions.probabilities.max(), abs=1e-6)
 
 
 @pytest.mark.slow
-def test_a_step_of_ones_own_lowers_the_loss(followed, monkeypatch):
-    ((_, code),) = blocks("quickstart.md", "python")
-    monkeypatch.chdir(followed)
-    found = {}
-    exec(code, found)
+def test_a_step_of_ones_own_lowers_the_loss(run_code):
+    found = run_code("quickstart.md")
     with torch.no_grad():
         assert found["model"](found["batch"]).loss < found["loss"]
 

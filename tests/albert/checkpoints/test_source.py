@@ -45,17 +45,14 @@ def test_of_both_kinds_of_weights_safetensors_are_read(cache, checkpoint, offlin
         assert load_model(name)[1].new == ()
 
 
-@pytest.mark.parametrize(
-    "name, message",
-    [
+def test_what_cannot_be_had_is_one_line(cache, offline):
+    for name, message in (
         ("hf:org/unknown", "not in the local cache and the Hub cannot be reached"),
         ("hf:not a name", "cannot be downloaded: .*; write hf:OWNER/NAME"),
-    ],
-)
-def test_what_cannot_be_had_is_one_line(cache, offline, name, message):
-    with pytest.raises(InputError, match=message) as error:
-        load_model(name)
-    assert "\n" not in str(error.value)
+    ):
+        with pytest.raises(InputError, match=message) as error:
+            load_model(name)
+        assert "\n" not in str(error.value)
 
 
 def test_of_a_runs_folder_the_error_names_its_checkpoints(checkpoint):
@@ -83,19 +80,15 @@ class Hub(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def do_GET(self):
-        path = self.path.partition("?")[0]
+        path, files = self.path.partition("?")[0], self.files
         if "/tree/" in path:
-            tree = [
-                {"type": "file", "path": name, "size": len(f), "oid": name} for name, f in self.files.items()
-            ]
+            tree = [{"type": "file", "path": n, "size": len(f), "oid": n} for n, f in files.items()]
             self.answer(200, json.dumps(tree).encode(), Content_Type="application/json")
         elif path.startswith("/api/models/org/albert-tea"):
-            siblings = [{"rfilename": name} for name in self.files]
-            about = {"id": "org/albert-tea", "sha": COMMIT, "siblings": siblings}
+            about = {"id": "org/albert-tea", "sha": COMMIT, "siblings": [{"rfilename": n} for n in files]}
             self.answer(200, json.dumps(about).encode(), Content_Type="application/json")
-        elif path.startswith("/org/albert-tea/resolve/") and path.rpartition("/")[2] in self.files:
-            name = path.rpartition("/")[2]
-            self.answer(200, self.files[name], ETag=f'"{name}"', Accept_Ranges="bytes")
+        elif path.startswith("/org/albert-tea/resolve/") and (name := path.rpartition("/")[2]) in files:
+            self.answer(200, files[name], ETag=f'"{name}"', Accept_Ranges="bytes")
         else:
             self.answer(404, b"{}", X_Error_Code="RepoNotFound")
 
