@@ -38,7 +38,7 @@ from albert.model import AlbertConfig, PretrainingModel
 from data.cleaning import split_sentences
 from data.tokenization import WordPieceTokenizer
 from data.tokenization.wordpiece import SPECIAL_TOKENS
-from tests.corpora import make_corpus as make_corpus
+from tests.corpora import Corpus
 from tests.workers import PRELOADED, PreloadedContext
 
 # no time limits: the machine may be busy; in CI the same examples every time
@@ -137,6 +137,12 @@ def vocabulary_file(tokenizer: WordPieceTokenizer, tmp_path_factory: pytest.Temp
     folder = tmp_path_factory.mktemp("vocabulary")
     tokenizer.save(folder)
     return folder / "vocab.txt"
+
+
+@pytest.fixture
+def tea(tmp_path: Path, vocabulary_file: Path) -> Corpus:
+    """The corpus tea, to be made of what a test puts into its folder."""
+    return Corpus.begin(tmp_path, vocabulary_file)
 
 
 def small_model(tokenizer: WordPieceTokenizer, **changes: object) -> PretrainingModel:

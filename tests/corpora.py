@@ -1,10 +1,15 @@
 """Small corpora, made in this process: to start others takes longer than the work."""
 
 import json
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data.catalog import open_workspace
-from data.refresh import Plan, RefreshResult, RefreshSettings, refresh
+from data.catalog import open_workspace, record_run
+from data.refresh import Plan, RefreshResult, RefreshSettings, plan_refresh, refresh
+from data.workspace import Workspace
+
+NEW = "新来的一篇讲怎样选茶杯。白瓷的最公道。"
 
 
 def write_jsonl(path: Path, *texts: str) -> None:
@@ -48,9 +53,61 @@ def texts_of(workspace: Path, corpus: str = "tea") -> list[str]:
         return sorted(statistics.texts(corpus))
 
 
+def record(place: Workspace, run: str, status: str = "completed", **known: object) -> None:
+    """Record a pretraining, by default on version 1 of the corpus tea, in the catalog."""
+    usual = {"corpus": "tea", "version": 1, "init": "tiny", "settings": {}, "metrics": {}, "checkpoints": []}
+    record_run(place, run=run, status=status, **{**usual, "steps": 5, "tokens": 50, **known})
+
+
 def make_corpus(
     root: Path, name: str, source: object, vocabulary: Path, **options: object
 ) -> tuple[Path, ...]:
     """Make a corpus of a workspace; returns its shards."""
     refresh_here(refresh_settings(root, source, vocabulary, corpus=name, **options))
     return tuple(sorted((root / "shards" / name).glob("*.parquet")))
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus, made or not, and the folder of the texts that it is made from."""
+
+    settings: RefreshSettings
+
+    @classmethod
+    def begin(cls, folder: Path, vocabulary: Path, *sources: Path, **options: object) -> "Corpus":
+        """Settings for a workspace `w` beside a folder `raw` with copies of some files."""
+        (folder / "raw").mkdir(exist_ok=True)
+        for source in sources:
+            shutil.copy(source, folder / "raw")
+        return cls(refresh_settings(folder / "w", folder / "raw", vocabulary, **options))
+
+    @property
+    def raw(self) -> Path:
+        return Path(str(self.settings.source[0]))
+
+    @property
+    def root(self) -> Path:
+        return self.settings.workspace
+
+    @property
+    def place(self) -> Workspace:
+        return Workspace(self.root)
+
+    def put(self, name: str, *texts: str) -> None:
+        """Write documents into a JSONL file of the folder."""
+        write_jsonl(self.raw / f"{name}.jsonl", *texts)
+
+    def changed(self, **changes: object) -> "Corpus":
+        return Corpus(replace(self.settings, **changes))
+
+    def plan(self, **changes: object) -> Plan:
+        return plan_refresh(self.changed(**changes).settings)
+
+    def refresh(self, **changes: object) -> RefreshResult:
+        return refresh_here(self.changed(**changes).settings)
+
+    def ask(self, query: str, *parameters: object) -> list[tuple]:
+        return ask(self.root, query, *parameters)
+
+    def texts(self) -> list[str]:
+        return texts_of(self.root, self.settings.corpus)

@@ -30,3 +30,10 @@ class Worker(ForkServerProcess):
 
 class PreloadedContext(ForkServerContext):
     Process = Worker
+
+
+def begin(work, *arguments):
+    """Begin a function in a process of its own."""
+    process = Worker(target=work, args=arguments)
+    process.start()
+    return process

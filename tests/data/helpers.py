@@ -1,8 +1,13 @@
-"""Real text as the stages hand it on."""
+"""Real text as the stages hand it on, and files as they come."""
 
-from collections.abc import Sequence
+import io
+import tarfile
+import zipfile
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from data.cleaning import split_sentences
 from data.instances import tokenize_documents
@@ -20,3 +25,30 @@ def tokenize_texts(texts: Sequence[str], tokenizer, max_piece: int) -> Tokenized
     counts = np.array([len(sentences) for sentences in documents])
     ids = [document_id(text) for text in texts]
     return tokenize_documents(ids, joined, SEGMENTER.lengths(joined), counts, tokenizer, max_piece)
+
+
+def zip_of(files: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """A zip archive of files by their names."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", method) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return packed.getvalue()
+
+
+def tar_of(files: Mapping[str, bytes], mode: str = "w") -> bytes:
+    """A tar archive of files by their names."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode=mode, errors="surrogateescape") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def parquet_of(**columns: object) -> bytes:
+    """A Parquet file of columns by their names."""
+    table = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), table)
+    return table.getvalue().to_pybytes()

@@ -6,13 +6,12 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import psutil
 import pytest
 
-from data.catalog import open_workspace
 from data.errors import InputError
-from data.refresh import describe_changes, plan_refresh, preview
+from data.refresh import describe_changes, preview
 from data.sources import find_files, read_documents
-from tests.corpora import refresh_here, refresh_settings
 
 USER_INFO, QUERY = "tea:geheim", "token=verraten&page=1"
+TABLES = "select view_name from duckdb_views() where not internal"
 
 
 class Handler(SimpleHTTPRequestHandler):
@@ -55,37 +54,32 @@ def server(samples):
         http.shutdown()
 
 
-def test_credentials_of_a_source_reach_no_record_and_no_message(server, tmp_path, vocabulary_file):
-    url = f"{server}/tea.jsonl?{QUERY}"
-    settings = refresh_settings(tmp_path / "w", url, vocabulary_file, reading={"allow_loopback": True})
-    seen = [describe_changes(preview(plan_refresh(settings)))]
-    assert refresh_here(settings).documents > 100
-    assert not refresh_here(settings).is_new
-    with open_workspace(tmp_path / "w") as statistics:
-        tables = statistics.sql("select view_name from duckdb_views() where not internal").fetchall()
-        seen += [str(statistics.sql(f"from {table}").fetchall()) for (table,) in tables]
-        places = statistics.sql("select uri from sources").fetchall()
-        documents = statistics.sql("select distinct source_uri from documents").fetchall()
-    assert all("://***@127.0.0.1" in place and "/tea.jsonl?***" in place for (place,) in places + documents)
-    with pytest.raises(InputError, match="does not exist"):
-        find_files(f"{server}/nothing.jsonl", allow_loopback=True)
-    with pytest.raises(InputError) as missing:
-        find_files(f"{server}/nothing.jsonl?{QUERY}", allow_loopback=True)
-    seen.append(str(missing.value))
+def far(tea, url):
+    """The corpus of a file on that server."""
+    return tea.changed(source=(url,), reading={"allow_loopback": True})
+
+
+def test_credentials_of_a_source_reach_no_record_and_no_message(server, tea):
+    tea = far(tea, f"{server}/tea.jsonl?{QUERY}")
+    seen = [describe_changes(preview(tea.plan()))]
+    assert tea.refresh().documents > 100
+    assert not tea.refresh().is_new
+    seen += [str(tea.ask(f"from {table}")) for (table,) in tea.ask(TABLES)]
+    places = tea.ask("select uri from sources union all select distinct source_uri from documents")
+    assert all("://***@127.0.0.1" in place and "/tea.jsonl?***" in place for (place,) in places)
+    for query, fault in (("", "does not exist"), (f"?{QUERY}", "holds no file that can be read")):
+        with pytest.raises(InputError, match=fault) as missing:
+            find_files(f"{server}/nothing.jsonl{query}", allow_loopback=True)
+        seen.append(str(missing.value))
     assert len(seen) > 10 and not [text for text in seen if "geheim" in text or "verraten" in text]
 
 
-def test_a_transfer_that_breaks_off_ends_the_refresh_and_the_next_reads_all(
-    server, tmp_path, vocabulary_file, monkeypatch
-):
-    settings = refresh_settings(
-        tmp_path / "w", f"{server}/tea.jsonl", vocabulary_file, reading={"allow_loopback": True}
-    )
-    monkeypatch.setattr(Handler, "breaks_off", True)
-    with pytest.raises(InputError, match="tea.jsonl cannot be reached"):
-        refresh_here(settings)
-    monkeypatch.setattr(Handler, "breaks_off", False)
-    assert refresh_here(settings).documents > 100
+def test_a_transfer_that_breaks_off_ends_the_refresh_and_the_next_reads_all(server, tea, monkeypatch):
+    tea = far(tea, f"{server}/tea.jsonl")
+    with monkeypatch.context() as patch, pytest.raises(InputError, match="tea.jsonl cannot be reached"):
+        patch.setattr(Handler, "breaks_off", True)
+        tea.refresh()
+    assert tea.refresh().documents > 100
 
 
 @pytest.mark.parametrize(

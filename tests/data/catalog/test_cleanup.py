@@ -1,7 +1,3 @@
-import shutil
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
 from data.catalog import (
@@ -9,214 +5,188 @@ from data.catalog import (
     compact,
     never_trained_share,
     read_catalog,
-    record_run,
     remove_corpus,
     sole_writer,
 )
 from data.errors import InputError
 from data.instances import verify
 from data.locks import hold
-from data.refresh import GateRules, build_batch, commit, divide, plan_refresh, read_batch
+from data.refresh import build_batch, commit, divide, read_batch
 from data.workspace import Workspace
 from flows.__main__ import main
-from tests.corpora import ask, refresh_here, refresh_settings, write_jsonl
+from tests.corpora import NEW, Corpus, record, write_jsonl
 
 
-def build_without_commit(settings):
+def build_without_commit(corpus):
     """A refresh in this process, up to its commit."""
-    planned = plan_refresh(settings)
+    planned = corpus.plan()
     sources = read_batch(planned.files, planned)
     division = divide(planned, sources)
-    shards = build_batch(division.pieces, planned)
-    return planned, sources, division, shards
+    return planned, sources, division, build_batch(division.pieces, planned)
 
 
 @pytest.fixture
-def settings(tmp_path, samples, vocabulary_file, monkeypatch):
+def made(tmp_path, samples, vocabulary_file, monkeypatch):
+    """A corpus of several shards."""
     monkeypatch.setattr("data.refresh.assign.SHARD_CHARACTERS", 8000)
-    source = tmp_path / "raw"
-    source.mkdir()
-    (source / "tea.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())
-    gates = GateRules(max_unknown_share=1.0)
-    settings = refresh_settings(tmp_path / "w", source, vocabulary_file, gates=gates)
-    commit(*build_without_commit(settings))
-    shutil.rmtree(settings.workspace / "staging")
-    return settings
+    gates = {"max_unknown_share": 1.0}
+    corpus = Corpus.begin(tmp_path, vocabulary_file, samples / "tea.jsonl", gates=gates)
+    corpus.refresh()
+    return corpus
 
 
-def files(workspace):
-    return {str(p.relative_to(workspace)) for p in workspace.rglob("*.parquet")}
+def files(corpus):
+    return {corpus.place.relative(path) for path in corpus.root.rglob("*.parquet")}
 
 
-def add(settings, text, name="new.jsonl"):
-    write_jsonl(Path(settings.source[0]) / name, text)
-    return refresh_here(settings)
+def leave(place, corpus):
+    """Leave a file as a killed refresh does."""
+    left = place.shards(corpus) / "0000000000000000.parquet"
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_bytes(b"left")
+    return left
 
 
-def test_files_that_no_kept_version_uses_are_removed(settings):
-    first = files(settings.workspace)
-    add(settings, "新来的一篇讲怎样选茶杯。白瓷的最公道。")
-    orphan = settings.workspace / "shards/tea/0000000000000000.parquet"
-    orphan.write_bytes(b"left by a killed refresh")
-    place = Workspace(settings.workspace)
-    planned = collect_garbage(place, keep=2, dry_run=True)
-    assert planned.files == ("shards/tea/0000000000000000.parquet",) and orphan.exists()
-    collect_garbage(place, keep=2)
-    assert not orphan.exists() and first <= files(settings.workspace)
-    gone = collect_garbage(place, keep=1)
+def test_files_that_no_kept_version_uses_are_removed(made):
+    first = files(made)
+    made.put("new", NEW)
+    made.refresh()
+    orphan = leave(made.place, "tea")
+    planned = collect_garbage(made.place, keep=2, dry_run=True)
+    assert planned.files == (made.place.relative(orphan),) and orphan.exists()
+    collect_garbage(made.place, keep=2)
+    assert not orphan.exists() and first <= files(made)
+    gone = collect_garbage(made.place, keep=1)
     assert gone.versions == (("tea", 1),)
-    for path, digest in ask(place.root, "select path, sha256 from shards"):
-        assert verify(settings.workspace / path, digest)
-    assert not refresh_here(settings).is_new
-    assert collect_garbage(place, keep=1).files == ()
-
-
-def record_training(place, option, status):
-    """A run that read corpus tea, by one of the three options that name a corpus."""
-    paths = ask(place.root, "select path from version_shards order by position")
-    tea = {"name": "tea", "shards": [place.root / path for (path,) in paths]}
-    record_run(
-        place, run="r", corpus="tea" if option == "corpus" else "law", version=1, init="tiny",
-        settings={"mix": [tea]} if option == "mix" else {"then": tea} if option == "then" else {},
-        status=status, steps=1, tokens=1, metrics={}, checkpoints=[],
-    )  # fmt: skip
+    for path, digest in made.ask("select path, sha256 from shards"):
+        assert verify(made.root / path, digest)
+    assert not made.refresh().is_new
+    assert collect_garbage(made.place, keep=1).files == ()
 
 
 @pytest.mark.parametrize("option", ["corpus", "mix", "then"])
-def test_a_version_that_was_trained_on_stays(option, settings):
-    place = Workspace(settings.workspace)
-    record_training(place, option, "completed")
-    add(settings, "新来的一篇讲怎样选茶杯。白瓷的最公道。")
-    assert collect_garbage(place, keep=1).versions == ()
+def test_what_a_training_reads_is_not_removed_and_its_version_stays_afterwards(option, made):
+    """A corpus is named by one of three options."""
+    paths = made.ask("select path from version_shards order by position")
+    tea = {"name": "tea", "shards": [made.root / path for (path,) in paths]}
+    settings = {"corpus": {}, "mix": {"mix": [tea]}, "then": {"then": tea}}[option]
+    record(made.place, "r", corpus="tea" if option == "corpus" else "law", settings=settings)
+    made.put("new", NEW)
+    made.refresh()
+    assert collect_garbage(made.place, keep=1).versions == ()
+    before = files(made)
+    refusal = "r is being trained on corpus 'tea'"
+    with hold(made.place.lock("run-r"), "taken"), pytest.raises(InputError, match=refusal):
+        remove_corpus(made.place, "tea")
+    assert files(made) == before
+    assert remove_corpus(made.place, "tea") == ["r"]
 
 
-def test_small_shards_are_merged_and_nothing_else_changes(settings, monkeypatch):
-    place = Workspace(settings.workspace)
+def test_small_shards_are_merged_and_nothing_else_changes(made, monkeypatch):
     for number in range(4):
-        text = f"第{number}篇新来的讲怎样选茶杯{'甲乙丙丁'[number] * 8}。白瓷的最公道。"
-        add(settings, text, f"{number}.jsonl")
+        made.put(str(number), f"第{number}篇新来的讲怎样选茶杯{'甲乙丙丁'[number] * 8}。白瓷的最公道。")
+        made.refresh()
 
     def content():
         views = ("instances", "document_texts", "documents")
-        return [ask(place.root, f"select * exclude (version) from {view} order by all") for view in views]
+        return [made.ask(f"select * exclude (version) from {view} order by all") for view in views]
 
     before = content()
     monkeypatch.setattr("data.catalog.cleanup.SHARD_CHARACTERS", 8000)
-    version = compact(place, "tea")
+    version = compact(made.place, "tea")
     assert version.version == 6 and content() == before
     counts = "select count(*) from version_shards where version >= 5 group by version order by version"
-    (shards,), (merged,) = ask(place.root, counts)
+    (shards,), (merged,) = made.ask(counts)
     totals = "select distinct documents, instances, tokens, words from versions where version >= 5"
-    assert merged < shards and len(ask(place.root, totals)) == 1
-    assert compact(place, "tea") is None
-    assert not refresh_here(settings).is_new
+    assert merged < shards and len(made.ask(totals)) == 1
+    assert compact(made.place, "tea") is None
+    assert not made.refresh().is_new
 
 
-def test_a_corpus_that_is_being_refreshed_is_left_alone(settings):
-    place = Workspace(settings.workspace)
-    with sole_writer(place, "tea"):
-        for work in (lambda: collect_garbage(place, keep=1), lambda: compact(place, "tea")):
+def test_a_corpus_that_is_being_refreshed_is_left_alone(made):
+    refused = (lambda: collect_garbage(made.place, keep=1), lambda: compact(made.place, "tea"), made.refresh)
+    with sole_writer(made.place, "tea"):
+        for work in refused:
             with pytest.raises(InputError, match="another process"):
                 work()
 
 
-def test_a_running_first_refresh_is_left_alone(settings):
-    place = Workspace(settings.workspace)
-    new = replace(settings, corpus="new")
-    with sole_writer(place, "new"):
-        made = build_without_commit(new)
-        with pytest.raises(InputError, match="'new' is being refreshed by another process"):
-            collect_garbage(place, keep=1)
-        assert commit(*made).documents
-    assert collect_garbage(place, keep=1).files == ()
+@pytest.mark.parametrize("begins", ["before it is listed", "after the listing"])
+def test_a_running_first_refresh_is_left_alone(begins, made, monkeypatch):
+    with sole_writer(made.place, "new"), monkeypatch.context() as patch:
+        new = build_without_commit(made.changed(corpus="new"))
+        if begins == "after the listing":
+            patch.setattr("data.catalog.cleanup.list_corpora", lambda workspace: ["tea"])
+            assert collect_garbage(made.place, keep=1).files == ()
+        else:
+            with pytest.raises(InputError, match="'new' is being refreshed by another process"):
+                collect_garbage(made.place, keep=1)
+        assert commit(*new).documents
+    assert collect_garbage(made.place, keep=1).files == ()
 
 
-def test_a_corpus_begun_after_the_listing_is_left_alone(settings, monkeypatch):
-    place = Workspace(settings.workspace)
-    monkeypatch.setattr("data.catalog.cleanup.list_corpora", lambda workspace: ["tea"])
-    with sole_writer(place, "new"):
-        made = build_without_commit(replace(settings, corpus="new"))
-        assert collect_garbage(place, keep=1).files == ()
-        assert commit(*made).documents
+def test_files_of_a_killed_refresh_are_removed_when_the_next_begins(made, tmp_path):
+    """Nothing of another corpus, or of a version, is removed; and the killed one may be the first."""
+    other = leave(made.place, "other")
+    before = files(made)
+    made.put("next", "茶要慢慢喝。水要慢慢烧。")
+    build_without_commit(made)  # no lock, as after a killed process
+    assert files(made) > before
+    with sole_writer(made.place, "tea"):
+        assert files(made) == before
+    first = Workspace(tmp_path / "first")
+    left = leave(first, "tea")
+    with sole_writer(first, "tea"):
+        assert not left.exists() and other.exists()
 
 
-def test_files_of_a_killed_refresh_are_removed_when_the_next_begins(settings):
-    """Nothing of another corpus, or of a version, is removed."""
-    other = settings.workspace / "shards/other/0000000000000000.parquet"
-    other.parent.mkdir()
-    other.write_bytes(b"of another corpus")
-    before = files(settings.workspace)
-    write_jsonl(Path(settings.source[0]) / "next.jsonl", "茶要慢慢喝。水要慢慢烧。")
-    build_without_commit(settings)  # no lock, as after a killed process
-    assert files(settings.workspace) > before
-    with sole_writer(Workspace(settings.workspace), "tea"):
-        assert files(settings.workspace) == before
-
-
-def test_a_refresh_that_fails_leaves_no_files(settings):
+def test_a_refresh_that_fails_leaves_no_files(made):
     """A disk that it has filled is not left so."""
-    before = files(settings.workspace)
-    write_jsonl(Path(settings.source[0]) / "tea.jsonl", "茶要慢慢喝。水要慢慢烧。")
+    before = files(made)
+    made.put("tea", "茶要慢慢喝。水要慢慢烧。")
     with pytest.raises(InputError, match="was not committed"):
-        refresh_here(settings)
-    assert files(settings.workspace) == before
+        made.refresh()
+    assert files(made) == before
 
 
-def test_files_of_a_killed_first_refresh_are_removed_too(tmp_path):
-    left = tmp_path / "shards/tea/0000000000000000.parquet"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"left")
-    with sole_writer(Workspace(tmp_path), "tea"):
-        assert not left.exists()
-
-
-def test_a_corpus_is_removed_with_the_share_that_it_held_out(settings, capsys):
+def test_a_corpus_is_removed_with_the_share_that_it_held_out(made, tmp_path, capsys):
     """A trial of a few documents holds out many of them, and so a share of all corpora."""
-    place, others = Workspace(settings.workspace), files(settings.workspace)
-    trial = settings.workspace.parent / "trial.jsonl"
+
+    def share():
+        with read_catalog(made.place) as db:
+            return never_trained_share(db)
+
+    before, others = share(), files(made)
+    trial = tmp_path / "trial.jsonl"
     write_jsonl(trial, *(f"第{number}篇讲怎样选茶杯。白瓷的最公道。" for number in "一二三四"))
-    with read_catalog(place) as db:
-        share = never_trained_share(db)
-    refresh_here(replace(settings, corpus="trial", source=(str(trial),)))
-    with read_catalog(place) as db:
-        assert never_trained_share(db) > share
-    workspace = ["--workspace", str(settings.workspace)]
+    made.refresh(corpus="trial", source=(str(trial),))
+    assert share() > before
+    workspace = ["--workspace", str(made.root)]
     assert main(["corpus", "remove", "trial", *workspace]) == 0 and "trial is gone" in capsys.readouterr().out
-    assert files(settings.workspace) == others
-    with read_catalog(place) as db:
-        assert never_trained_share(db) == share
-        assert db.execute("select distinct corpus from shards").fetchall() == [("tea",)]
-    assert not refresh_here(settings).is_new
-    assert main(["corpus", "remove", "trial", *workspace]) == 2
-    assert "no corpus 'trial'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["corpus", "mix", "then"])
-def test_a_corpus_is_not_removed_while_a_training_reads_it(option, settings):
-    place = Workspace(settings.workspace)
-    record_training(place, option, "running")
-    before = files(place.root)
-    refusal = "r is being trained on corpus 'tea'"
-    with hold(place.lock("run-r"), "taken"), pytest.raises(InputError, match=refusal):
-        remove_corpus(place, "tea")
-    assert files(place.root) == before
-    assert remove_corpus(place, "tea") == ["r"]
-
-
-@pytest.mark.parametrize("name", ["..", "../..", "", "tea/../tea"])
-def test_a_name_that_leads_elsewhere_is_refused_and_nothing_removed(name, settings, capsys):
-    place = settings.workspace
-    (place / "staging" / "tea").mkdir(parents=True)
-    before = sorted(place.parent.rglob("*"))
-    for command in (["remove", name], ["compact", "--corpus", name]):
-        assert main(["corpus", *command, "--workspace", str(place)]) == 2
-        assert "use 1 to 64 letters" in capsys.readouterr().err
-    assert sorted(place.parent.rglob("*")) == before
-
-
-def test_the_commands_report_their_work(settings, capsys):
-    workspace = ["--workspace", str(settings.workspace)]
+    assert files(made) == others and share() == before
+    assert made.ask("select distinct corpus from shards") == [("tea",)]
+    assert not made.refresh().is_new
     assert main(["corpus", "gc", *workspace]) == 0 and "0 version(s), 0 file(s)" in capsys.readouterr().out
-    assert main(["corpus", "compact", "--corpus", "none", *workspace]) == 2
-    assert "no corpus 'none'" in capsys.readouterr().err
-    assert main(["corpus", "gc", "--keep", "0", *workspace]) == 2
+
+
+@pytest.mark.parametrize(
+    "command, message",
+    [
+        *((["remove", name], "use 1 to 64 letters") for name in ("..", "../..", "", "tea/../tea")),
+        (["compact", "--corpus", "tea/../tea"], "use 1 to 64 letters"),
+        (["remove", "none"], "no corpus 'none'"),
+        (["compact", "--corpus", "none"], "no corpus 'none'"),
+        (["gc", "--keep", "0"], "keep=0: it must be 1 or more"),
+    ],
+)
+def test_what_cannot_be_tidied_is_refused_and_nothing_removed(command, message, made, capsys):
+    """A name may not lead out of its folder."""
+    (made.root / "staging" / "tea").mkdir(parents=True)
+
+    def there():
+        return {path for path in made.root.parent.rglob("*") if path.parent != made.place.lock("tea").parent}
+
+    before = there()
+    assert main(["corpus", *command, "--workspace", str(made.root)]) == 2
+    assert message in capsys.readouterr().err
+    assert there() == before

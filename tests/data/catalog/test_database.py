@@ -27,10 +27,8 @@ def test_a_copy_at_another_path_is_queried_and_nothing_is_written_to_it(made, tm
     shutil.copytree(made, copy)
     before = state(copy)
     with open_workspace(copy) as statistics:
-        found = [
-            statistics.sql(f"from {table}").fetchall()
-            for table in ("versions", "shards", "documents", "document_texts", "instances")
-        ]
+        tables = ("versions", "shards", "documents", "document_texts", "instances")
+        found = [statistics.sql(f"from {table}").fetchall() for table in tables]
         assert all(found) and len(list(statistics.texts("tea"))) == len(found[3])
         assert statistics.unknown_share("tea") < 0.01
         paths = statistics.sql("select distinct tokenizer from corpora").fetchall()

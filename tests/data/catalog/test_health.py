@@ -18,39 +18,37 @@ from data.catalog import (
     write_catalog,
 )
 from data.errors import InputError
-from data.refresh import plan_refresh
 from data.workspace import Workspace
-from tests.corpora import ask, refresh_here, refresh_settings, write_jsonl
+from tests.corpora import Corpus, refresh_settings, write_jsonl
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, vocabulary_file):
-    """Two corpora of one short document each, and how they were made."""
-    folder = tmp_path_factory.mktemp("health")
-    settings = []
+    """Two corpora of one short document each."""
+    folder, corpora = tmp_path_factory.mktemp("health"), []
     for corpus, text in (("茶", "绿茶不发酵。红茶全发酵。"), ("水", "山泉水最好。井水次之。")):
         source = folder / f"{corpus}.jsonl"
         write_jsonl(source, text)
-        settings.append(refresh_settings(folder / "w", source, vocabulary_file, corpus=corpus))
-        refresh_here(settings[-1])
-    return settings
+        corpora.append(Corpus(refresh_settings(folder / "w", source, vocabulary_file, corpus=corpus)))
+        corpora[-1].refresh()
+    return corpora
 
 
 @pytest.fixture
-def settings(made, tmp_path):
+def corpora(made, tmp_path):
     """The same in a copy of the workspace."""
-    shutil.copytree(made[0].workspace, tmp_path / "w")
-    return [replace(each, workspace=tmp_path / "w") for each in made]
+    shutil.copytree(made[0].root, tmp_path / "w")
+    return [corpus.changed(workspace=tmp_path / "w") for corpus in made]
 
 
-def shards(workspace, corpus):
-    with read_catalog(workspace) as db:
-        return version_shards(db, require_version(db, corpus))
+def shards(corpus):
+    with read_catalog(corpus.place) as db:
+        return version_shards(db, require_version(db, corpus.settings.corpus))
 
 
-def test_a_shard_is_compared_again_only_where_its_size_or_time_changed(settings):
-    workspace = Workspace(settings[0].workspace)
-    paths = [workspace.root / shard.path for corpus in ("茶", "水") for shard in shards(workspace, corpus)]
+def test_a_shard_is_compared_again_only_where_its_size_or_time_changed(corpora):
+    workspace = corpora[0].place
+    paths = [workspace.root / shard.path for corpus in corpora for shard in shards(corpus)]
     with checking(workspace, paths) as check:
         check()
     before = paths[0].stat()
@@ -67,19 +65,13 @@ def test_a_shard_is_compared_again_only_where_its_size_or_time_changed(settings)
         pass
 
 
-def documents(workspace):
-    used = "from documents where corpus = '茶' and dropped_stage is null"
-    return ask(workspace, f"select doc_id, source_uri, first_version {used} order by all")
-
-
 @pytest.mark.parametrize("file", ["list of documents", "shard", "documents"])
 @pytest.mark.parametrize("damage", ["gone", "cut"])
-def test_a_lost_file_that_a_refresh_needs_is_told_and_made_again_after_doctors_mark(file, damage, settings):
-    workspace = Workspace(settings[0].workspace)
+def test_a_lost_file_that_a_refresh_needs_is_told_and_made_again_after_doctors_mark(file, damage, corpora):
+    (tea, water), workspace = corpora, corpora[0].place
     more = workspace.root.parent / "more.jsonl"
     write_jsonl(more, "乌龙茶半发酵。白茶微发酵。")
-    tea = replace(settings[0], source=(*settings[0].source, str(more)))
-    (shard,) = shards(workspace, "茶")
+    (shard,) = shards(tea)
     (index,) = workspace.documents("茶").glob("index-*")
     names = {"list of documents": index, "shard": shard.path, "documents": shard.documents_path}
     path = workspace.root / names[file]
@@ -87,59 +79,58 @@ def test_a_lost_file_that_a_refresh_needs_is_told_and_made_again_after_doctors_m
     (found,) = examine(workspace).damaged
     assert found.path == workspace.relative(path) and found.is_gone == (damage == "gone")
     assert found.corpus == "茶" and found.is_current
+    tea = tea.changed(source=(*tea.settings.source, str(more)))
     with pytest.raises(InputError, match="茶/.* is gone or damaged .*run jixu doctor --fix"):
-        refresh_here(tea)
+        tea.refresh()
     mark_for_rebuilding(workspace, "茶")
-    assert not refresh_here(settings[1]).is_new  # the other corpus
-    assert refresh_here(tea).documents == 2
+    assert not water.refresh().is_new
+    assert tea.refresh().documents == 2
     # that of the version before, until it is collected
     assert examine(workspace).damaged == (replace(found, is_current=False),)
 
 
-def test_a_source_is_read_again_where_what_was_read_of_it_has_changed_on_disk(settings, tmp_path):
-    (tea, _), workspace = settings, Workspace(settings[0].workspace)
-    before = documents(tea.workspace)
+def test_a_source_is_read_again_where_what_was_read_of_it_has_changed_on_disk(corpora):
+    tea, workspace = corpora[0], corpora[0].place
+    used = "from documents where corpus = '茶' and dropped_stage is null"
+    query = f"select doc_id, source_uri, first_version {used} order by all"
+    before = tea.ask(query)
     (path,) = workspace.root.glob("documents/茶/listing-*")
     content = bytearray(path.read_bytes())
     content[60:90] = bytes(byte ^ 255 for byte in content[60:90])
     path.write_bytes(content)
     (found,) = examine(workspace).damaged
     assert found.path == workspace.relative(path)
-    refresh_here(tea)
-    assert documents(tea.workspace) == before
+    tea.refresh()
+    assert tea.ask(query) == before
     assert not examine(workspace).damaged
 
 
-def content(workspace):
+def rows_of(workspace):
     names = ("corpora", "versions", "sources", "shards", "version_shards", "funnel", "documents", "instances")
     with open_workspace(workspace) as statistics:
         return {name: sorted(map(str, statistics.sql(f"from {name}").fetchall())) for name in names}
 
 
 @pytest.mark.parametrize("damage", ["deleted", "overwritten"])
-def test_a_lost_catalog_is_restored_as_its_last_writer_left_it(settings, damage):
-    workspace = Workspace(settings[0].workspace)
-    refresh_here(replace(settings[0], seed=1))
-    before = content(workspace.root)
-    if damage == "deleted":
-        workspace.catalog.unlink()
-    else:
-        size = workspace.catalog.stat().st_size
-        with workspace.catalog.open("r+b") as file:
-            file.seek(4096 * 3)
-            file.write(b"\xff" * (size - 4096 * 6))
+def test_a_lost_catalog_is_restored_as_its_last_writer_left_it(corpora, damage):
+    (tea, water), workspace = corpora, corpora[0].place
+    tea.refresh(seed=1)
+    before = rows_of(workspace.root)
+    content, edge = bytearray(workspace.catalog.read_bytes()), 3 * 4096
+    content[edge:-edge] = b"\xff" * (len(content) - 2 * edge)
+    workspace.catalog.unlink() if damage == "deleted" else workspace.catalog.write_bytes(content)
     files = sorted(workspace.root.glob("*/茶/*"))
     # a writer would put what is lost in place of the copy
     for job in (
-        *(examine, lambda _: refresh_here(settings[0]), lambda place: end_killed_run(place, "r")),
-        lambda _: plan_refresh(replace(settings[0], corpus="new")),  # refused before its sources are read
+        *(examine, lambda _: tea.refresh(), lambda place: end_killed_run(place, "r")),
+        lambda _: tea.plan(corpus="new"),  # refused before its sources are read
     ):
         with pytest.raises(CatalogLost, match="jixu doctor --fix restores it"):
             job(workspace)
     assert sorted(workspace.root.glob("*/茶/*")) == files
     assert restore(workspace) == ["水 version 1", "茶 version 2"]
-    assert content(workspace.root) == before and len(before["versions"]) == 3
-    assert not refresh_here(settings[1]).is_new and not examine(workspace).damaged
+    assert rows_of(workspace.root) == before and len(before["versions"]) == 3
+    assert not water.refresh().is_new and not examine(workspace).damaged
     workspace.catalog.write_bytes(b"damaged")
     os.truncate(workspace.catalog_copy, 20000)
     for state in ("damaged", "gone"):

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 
 import polars
@@ -10,15 +9,14 @@ from data.catalog import collect_garbage, open_workspace
 from data.errors import InputError
 from data.tokenization import WordPieceTokenizer
 from data.tokenization.wordpiece import SPECIAL_TOKENS
-from data.workspace import Workspace
 from tests.conftest import sample_texts
-from tests.corpora import refresh_here, refresh_settings, write_jsonl
+from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="module")
 def statistics(tmp_path_factory, samples, vocabulary_file):
     root = tmp_path_factory.mktemp("workspace")
-    refresh_here(refresh_settings(root, samples / "tea.jsonl", vocabulary_file))
+    make_corpus(root, "tea", samples / "tea.jsonl", vocabulary_file)
     with open_workspace(root) as opened:
         yield opened
 
@@ -38,11 +36,6 @@ def test_every_relation_becomes_a_pandas_arrow_or_polars_table(relations):
         assert isinstance(relation.pl(), polars.DataFrame)
 
 
-def test_length_bars_add_up_to_the_instances(statistics):
-    total = sum(count for *_, count in statistics.lengths("tea").fetchall())
-    assert [(total,)] == statistics.sql("select count(*) from instances").fetchall()
-
-
 def test_samples_read_as_text_with_their_masks(statistics):
     relation = statistics.sample_instances("tea", 3)
     assert relation.filter("sop_label is not null").fetchall()
@@ -52,13 +45,13 @@ def test_samples_read_as_text_with_their_masks(statistics):
         assert sample["text"].startswith("[CLS]")
 
 
-def test_unknown_tokens_are_counted_by_source(statistics):
-    rows = statistics.unknown_by_source("tea").fetchall()
-    ((tokens,),) = statistics.sql(
-        "select count(*) from (select unnest(input_ids) as id from instances) where id not in (2, 3)"
-    ).fetchall()
-    assert sum(row[1] for row in rows) == tokens and len(rows) == 1
-    assert rows[0][3] == pytest.approx(statistics.unknown_share("tea"))
+def test_lengths_and_unknown_tokens_by_source_add_up_to_those_of_the_instances(statistics):
+    total = sum(count for *_, count in statistics.lengths("tea").fetchall())
+    ids = "(select unnest(input_ids) as id from instances) where id not in (2, 3)"
+    counts = f"select (select count(*) from instances), (select count(*) from {ids})"
+    ((_, tokens, _, share),) = statistics.unknown_by_source("tea").fetchall()
+    assert statistics.sql(counts).fetchall() == [(total, tokens)]
+    assert share == pytest.approx(statistics.unknown_share("tea"))
 
 
 def test_words_are_masked_at_about_the_same_rate_whatever_their_length(statistics):
@@ -70,22 +63,19 @@ def test_words_are_masked_at_about_the_same_rate_whatever_their_length(statistic
         assert abs(share - 0.15) < 3 * (0.15 * 0.85 / words) ** 0.5 + 0.02, length
 
 
-def test_versions_duplicates_and_new_words_are_compared(tmp_path, samples, vocabulary_file):
-    source = tmp_path / "raw"
-    source.mkdir()
-    lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines()
-    (source / "a.jsonl").write_text("\n".join(lines[:40]), encoding="utf-8")
-    settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
-    refresh_here(settings)
-    near = lines[0][:-2] + '。好。"}'
-    (source / "b#c.jsonl").write_text("\n".join([*lines[38:60], near, near]), encoding="utf-8")
-    refresh_here(settings)
-    with open_workspace(settings.workspace) as opened:
+def test_versions_duplicates_and_new_words_are_compared(tea):
+    texts = sample_texts()
+    tea.put("a", *texts[:40])
+    tea.refresh()
+    near = f"{texts[0]}好。"
+    tea.put("b#c", *texts[38:60], near, near)
+    tea.refresh()
+    with open_workspace(tea.root) as opened:
         first, second = opened.version_changes("tea").fetchall()
         assert second[7] == second[4] - first[4] and second[9] == 1 and second[10] == 0
         changed = opened.changed_documents("tea").fetchall()
         assert [row[0] for row in changed] == ["added"] * second[7] and second[7] > 0
-        assert all(row[2].startswith(str(source / "b#c.jsonl")) for row in changed)
+        assert all(row[2].startswith(str(tea.raw / "b#c.jsonl")) for row in changed)
         # the other way round, what was added went: the older version's sources never held it
         back = opened.changed_documents("tea", newer=1, older=2).fetchall()
         assert sorted(back) == sorted(("removed", *row[1:]) for row in changed)
@@ -104,7 +94,7 @@ def test_versions_duplicates_and_new_words_are_compared(tmp_path, samples, vocab
         assert kept == opened.sql("select documents, characters from versions where version = 2").fetchall()
         found = opened.duplicates("tea").fetchall()
         assert sorted(row[1] for row in found) == ["duplicate"] * 3 + ["near_duplicate"]
-        assert all(row[3].startswith(str(source / "a.jsonl")) for row in found)
+        assert all(row[3].startswith(str(tea.raw / "a.jsonl")) for row in found)
         new = {(word,) for word, _ in opened.new_words("tea").fetchall()}
         older = opened.sql(
             """
@@ -115,43 +105,40 @@ def test_versions_duplicates_and_new_words_are_compared(tmp_path, samples, vocab
         assert new and not new & set(older.fetchall())
         firsts = "select count(*), count(first_version) from documents where dropped_reason is not null"
         assert opened.sql(firsts).fetchall() == [(4, 0)]
-    with open_workspace(settings.workspace, newest={"tea": 1}) as then:
+    with open_workspace(tea.root, newest={"tea": 1}) as then:
         kept = "select version, count(*) from documents where dropped_reason is null group by version"
         assert then.sql(kept).fetchall() == [(1, first[4])] and len(then.changed_documents("tea")) == first[4]
-    collect_garbage(Workspace(settings.workspace), keep=1)
-    with open_workspace(settings.workspace) as opened:
+    collect_garbage(tea.place, keep=1)
+    with open_workspace(tea.root) as opened:
         assert opened.version_changes("tea").fetchall() == [(*second[:7], None, None, None, None)]
         with pytest.raises(InputError, match="no version of tea before 2 is left"):
             opened.changed_documents("tea")
     with pytest.raises(InputError, match="no version of tea up to 1 is left"):
-        open_workspace(settings.workspace, newest={"tea": 1})
+        open_workspace(tea.root, newest={"tea": 1})
     with pytest.raises(InputError, match="no corpus 'coffee' in this workspace"):
-        open_workspace(settings.workspace, newest={"coffee": 1})
+        open_workspace(tea.root, newest={"coffee": 1})
     with pytest.raises(InputError, match=r"no version 9 of tea \(there is: 2\)"):
-        open_workspace(settings.workspace, newest={"tea": 9})
+        open_workspace(tea.root, newest={"tea": 9})
 
 
-def test_an_older_version_is_read_with_the_vocabulary_and_the_settings_it_was_made_with(
-    tmp_path, samples, vocabulary_file, tokenizer
-):
-    other = tmp_path / "w" / "tokenizers" / "other"
+def test_an_older_version_is_read_with_the_vocabulary_and_the_settings_it_was_made_with(tea, tokenizer):
+    other = tea.place.tokenizers / "other"
     WordPieceTokenizer([*SPECIAL_TOKENS, *reversed(tokenizer.vocabulary[5:])], lower_case=False).save(other)
-    settings = refresh_settings(tmp_path / "w", samples / "tea.jsonl", vocabulary_file)
-    refresh_here(settings)
+    tea.put("a", *sample_texts()[:8])
+    tea.refresh()
     lengths = "select max_seq_length, objective, vocab_size from corpora"
 
     def read(statistics):
         samples = statistics.sample_instances("tea", 20).project("text").fetchall()
         return samples, statistics.unknown_share("tea"), statistics.sql(lengths).fetchall()
 
-    with open_workspace(settings.workspace) as opened:
+    with open_workspace(tea.root) as opened:
         first = read(opened)
-    second = replace(settings, tokenizer="other", max_seq_length=64, objective="roberta")
-    assert refresh_here(second).version == 2
-    with open_workspace(settings.workspace, newest={"tea": 1}) as then:
+    assert tea.refresh(tokenizer="other", max_seq_length=64, objective="roberta").version == 2
+    with open_workspace(tea.root, newest={"tea": 1}) as then:
         assert read(then) == first
         assert then.tokenizer("tea").vocabulary == tokenizer.vocabulary
-    with open_workspace(settings.workspace) as now:
+    with open_workspace(tea.root) as now:
         assert now.sql(lengths).fetchall() == [(64, "roberta", tokenizer.vocab_size)]
         assert now.tokenizer("tea").vocabulary != tokenizer.vocabulary
 
@@ -179,14 +166,12 @@ def test_a_dataset_gives_every_trained_instance_once_an_epoch_in_an_order_of_its
     assert sorted(int(row["instance_id"], 16) for row in loaded) == sorted(epochs[0])
 
 
-def test_the_sources_of_documents_are_where_they_stand_now(tmp_path, vocabulary_file):
-    (tmp_path / "s").mkdir()
-    for name, texts in (("old", sample_texts()[:8]), ("other", sample_texts()[8:12])):
-        write_jsonl(tmp_path / "s" / f"{name}.jsonl", *texts)
-    settings = refresh_settings(tmp_path / "w", tmp_path / "s", vocabulary_file)
-    refresh_here(settings)
-    (tmp_path / "s" / "old.jsonl").rename(tmp_path / "s" / "new.jsonl")
-    assert refresh_here(settings).kept_shards == 1
-    with open_workspace(tmp_path / "w") as opened:
+def test_the_sources_of_documents_are_where_they_stand_now(tea):
+    tea.put("old", *sample_texts()[:8])
+    tea.put("other", *sample_texts()[8:12])
+    tea.refresh()
+    (tea.raw / "old.jsonl").rename(tea.raw / "new.jsonl")
+    assert tea.refresh().kept_shards == 1
+    with open_workspace(tea.root) as opened:
         for question in (opened.unknown_by_source, opened.coverage_by_source, opened.source_shares):
             assert {Path(row[0]).name for row in question("tea").fetchall()} == {"new.jsonl", "other.jsonl"}

@@ -29,63 +29,52 @@ def random_text(count):
     return "".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(count))
 
 
-@pytest.mark.parametrize("text", [*sample_texts()[:20], random_text(1000)])
-def test_good_text_stays(text):
-    assert reason(text) is None
+CALL = "关注我的公众号「茶话」。"
+PAGE = "".join(f"第{i}种茶要用不同的水温来泡，泡的时间也不一样。" for i in range(10)) + CALL
+HALF_REPEATED = "今天喝茶。" * 6 + "".join(f"第{i}种茶。" for i in range(4))
+UNENDED = "\n".join(f"第{i}种茶的名字" for i in range(12))
 
 
 @pytest.mark.parametrize(
-    "text, expected",
+    "text, expected, rules",
     [
-        ("", "empty"),
-        ("茶很好。。。", "too_short"),
-        ("Tea is a drink 茶。", "too_little_chinese"),
-        ("東京都は日本の首都であり、世界最大級の都市である。", "too_little_chinese"),
-        ("今天喝茶。" * 3, "repeated_sentences"),
-        (random_text(100) * 10, "repeated_ngrams"),
-        ("啊" * 1000, "repeated_ngrams"),
-        ("不错，还可以，" * 8, "repeated_ngrams"),
-        ("好" * 12, "repeated_ngrams"),  # the least that can pass 0.6: two of three sequences
-        ("全新未拆的硬盘转让，有意的联系13800138000。", "advertising"),
-        ("本站公众号「茶话」，欢迎扫码关注。也可以加我个人微信（备注：茶），拉你进群。", "advertising"),
+        *((text, None, {}) for text in (*sample_texts()[:20], random_text(1000))),
+        ("", "empty", {}),
+        ("茶很好。。。", "too_short", {}),
+        ("Tea is a drink 茶。", "too_little_chinese", {}),
+        ("東京都は日本の首都であり、世界最大級の都市である。", "too_little_chinese", {}),
+        # a number counts as one character
+        ("电话13800000000，证件11010519491231002X。", None, {}),
+        ("电话a3b0c0d0e0f，证件1a0b0c1d4e1f3g0h2X。", "too_little_chinese", {}),
+        (HALF_REPEATED, None, {}),
+        (f"{HALF_REPEATED}今天喝茶。", "repeated_sentences", {}),
+        ("今天喝茶。" * 3, "repeated_sentences", {}),
+        (random_text(100) * 10, "repeated_ngrams", {}),
+        ("啊" * 1000, "repeated_ngrams", {}),
+        ("不错，还可以，" * 8, "repeated_ngrams", {}),
+        ("好" * 12, "repeated_ngrams", {}),  # the least that can pass 0.6: two of three sequences
+        ("全新未拆的硬盘转让，有意的联系13800138000。", "advertising", {}),
+        ("本站公众号「茶话」，欢迎扫码关注。也可以加我个人微信（备注：茶），拉你进群。", "advertising", {}),
+        (PAGE, None, {}),  # a call at the end of a page
+        (PAGE, "advertising", {"max_advertising": 0.1}),
+        (UNENDED, None, {}),
+        (UNENDED, "unended_lines", {"max_unended_lines": 0.9}),
+        (UNENDED.replace("名字", "。”"), None, {"max_unended_lines": 0.1}),
     ],
 )
-def test_useless_text_is_dropped_with_its_reason(text, expected):
-    assert reason(text) == expected
+def test_good_text_stays_and_useless_text_is_dropped_with_its_reason(text, expected, rules):
+    assert reason(text, **rules) == expected
 
 
-def test_text_of_which_half_is_repeated_stays():
-    text = "今天喝茶。" * 6 + "".join(f"第{i}种茶。" for i in range(4))
-    assert reason(text) is None and reason(f"{text}今天喝茶。") == "repeated_sentences"
-
-
-def test_a_call_at_the_end_of_a_page_stays():
-    page = "".join(f"第{i}种茶要用不同的水温来泡，泡的时间也不一样。" for i in range(10))
-    assert reason(f"{page}关注我的公众号「茶话」。") is None
-    assert reason(f"{page}关注我的公众号「茶话」。", max_advertising=0.1) == "advertising"
-
-
-def test_a_number_counts_as_one_character():
-    assert reason("电话13800000000，证件11010519491231002X。") is None
-    assert reason("电话a3b0c0d0e0f，证件1a0b0c1d4e1f3g0h2X。") == "too_little_chinese"
-
-
-def test_lines_without_an_end_are_a_reason_if_the_rules_say_so():
-    text = "\n".join(f"第{i}种茶的名字" for i in range(12))
-    assert reason(text) is None and reason(text, max_unended_lines=0.9) == "unended_lines"
-    assert reason("\n".join(f"第{i}种茶。”" for i in range(12)), max_unended_lines=0.1) is None
-
-
-def test_blocked_words_are_a_reason(tmp_path, write):
+def test_blocked_words_are_a_reason(write):
     path = write("words.txt", "点击领取\n加微信\n")
     text = "好茶。加微信，点击领取。点击领取。"
     assert reason(text, blocklist=str(path)) == "blocked_words"
     assert reason(text, blocklist=str(path), max_blocked=3) is None
-    path.write_text("加微信\n", encoding="utf-8")  # between two jobs of a process
+    write("words.txt", "加微信\n")  # between two jobs of a process
     assert reason(text, blocklist=str(path), max_blocked=1) is None
-    (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
     with pytest.raises(InputError, match="holds no word"):
-        read_blocklist(tmp_path / "empty.txt")
+        read_blocklist(write("empty.txt", "\n"))
 
 
 def test_blocked_words_are_found_as_cleaning_writes_them(write):

@@ -1,18 +1,15 @@
 import gzip
 import json
-import zipfile
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from data.cleaning import CleaningRules, GuardRules, count_hits, find_leak, make_guard
 from data.errors import InputError
-from data.sources import SourceRules
-from tests.corpora import ask, refresh_here, refresh_settings
+from tests.data.helpers import parquet_of, zip_of
 
 QUESTION = "清明前采的龙井茶应该用多少度的水来泡才好"
 SHORT = "龙井怎么泡才好"
+LAW = "县级以上地方各级人民政府应当公布收购价格"
 
 
 @pytest.fixture
@@ -32,16 +29,11 @@ def test_a_document_with_a_long_piece_of_an_evaluation_text_is_found(evaluation)
 
 @pytest.mark.parametrize("share, found", [(0, [8, 2, 1, 0]), (0.5, [8, 0, 1, 0]), (1, [8, 0, 1, 0])])
 def test_a_share_of_an_evaluation_text_can_be_asked_for(write, share, found):
-    other = "县级以上地方各级人民政府应当公布收购价格"
-    path = write("test.tsv", f"a\tb\n{QUESTION}\t龙井茶怎么泡才好喝\n{other}\t茶\n")
+    path = write("test.tsv", f"a\tb\n{QUESTION}\t龙井茶怎么泡才好喝\n{LAW}\t茶\n")
     guard = make_guard((str(path),), 13, CleaningRules(), share)
-    phrase = other[:14] + "做好别的工作"
-    documents = [
-        [f"有人问：{QUESTION}？"],
-        [phrase],
-        [f"请问龙井茶怎么泡才好喝？{phrase[2:]}"],
-        [QUESTION[:12]],
-    ]
+    phrase = LAW[:14] + "做好别的工作"
+    again = f"请问龙井茶怎么泡才好喝？{phrase[2:]}"
+    documents = [[f"有人问：{QUESTION}？"], [phrase], [again], [QUESTION[:12]]]
     assert count_hits(guard, documents).tolist() == found
 
 
@@ -66,12 +58,11 @@ def test_short_sentences_of_a_pair_are_found_where_a_document_holds_both(write):
 
 @pytest.mark.parametrize("share, leaked", [(0.0, 2), (0.5, 1)])
 def test_a_leak_is_counted_by_the_share_that_the_guard_asks_for(share, leaked):
-    other = "县级以上地方各级人民政府应当公布收购价格"
-    documents = [f"有人问：{QUESTION}？", other[:14] + "做好别的工作"]
-    leak = find_leak([(QUESTION,), (other,)], documents, share)
+    documents = [f"有人问：{QUESTION}？", LAW[:14] + "做好别的工作"]
+    leak = find_leak([(QUESTION,), (LAW,)], documents, share)
     assert (leak.texts, len(leak.found), leak.documents) == (2, leaked, leaked)
     # of the last text each document holds a third, as it holds most of one of the others
-    halves = f"{QUESTION}今年呢", f"{other}和标准"
+    halves = f"{QUESTION}今年呢", f"{LAW}和标准"
     rows = [(halves[0] + "甲乙",), (halves[1] + "丙丁",), ("".join(halves),)]
     assert find_leak(rows, halves, share).rows == ((0, 1, 2), (0, 1))[share > 0]
 
@@ -83,20 +74,14 @@ FORMS = {
     "dev.jsonl": JSONL,
     "dev.txt": f"{QUESTION}\n{OTHER}\n",
     "dev.csv": f'a,b\n"{QUESTION}",0\n7,{OTHER}\n',
+    "dev.parquet": parquet_of(q=[QUESTION, None], a=["茶", OTHER], label=[1, 7]),
+    "dev.zip": zip_of({"dev.jsonl": JSONL.encode(), "readme.bin": b"\0\1"}),
 }
 
 
-@pytest.mark.parametrize("name", [*FORMS, "dev.parquet", "dev.zip"])
-def test_every_field_of_every_usual_form_of_an_evaluation_set_is_read(tmp_path, name):
-    path = tmp_path / name
-    if name == "dev.zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("dev.jsonl", JSONL)
-            archive.writestr("readme.bin", b"\0\1")
-    elif name == "dev.parquet":
-        pq.write_table(pa.table({"q": [QUESTION, None], "a": ["茶", OTHER], "label": [1, 7]}), path)
-    else:
-        path.write_text(FORMS[name], encoding="utf-8")
+@pytest.mark.parametrize("name", FORMS)
+def test_every_field_of_every_usual_form_of_an_evaluation_set_is_read(write, name):
+    path = write(name, FORMS[name])
     unlike = "先读一句话，这里什么也没有，然后再读一句话。"
     assert hits(path, [QUESTION], [unlike], [OTHER]) == [len(QUESTION) - 12, 0, len(OTHER) - 12]
 
@@ -117,9 +102,7 @@ def test_width_case_punctuation_and_traditional_characters_do_not_hide_a_text(wr
 
 
 def good_jsonl(count):
-    return "".join(
-        json.dumps({"q": f"{number}号问题：{QUESTION}"}) + "\n" for number in range(count)
-    ).encode()
+    return "".join(json.dumps({"q": f"{n}号问题：{QUESTION}"}) + "\n" for n in range(count)).encode()
 
 
 @pytest.mark.parametrize(
@@ -148,18 +131,15 @@ def test_a_guard_without_text_or_that_cannot_be_read_to_its_end_is_refused(tmp_p
 
 
 @pytest.mark.parametrize("action, kept", [("drop", 1), ("report", 2)])
-def test_a_refresh_drops_or_reports_them(tmp_path, write, evaluation, vocabulary_file, action, kept):
-    source = write("raw.txt", f"先读一句话。{QUESTION}？有人这样问。\n\n茶要慢慢喝。水要慢慢烧。\n")
+def test_a_refresh_drops_or_reports_them(tea, write, evaluation, action, kept):
+    tea.put("raw", f"先读一句话。{QUESTION}？有人这样问。", "茶要慢慢喝。水要慢慢烧。")
     evaluation.write_text("text\n清明前採的龍井茶應該用多少度的水來泡才好\n", encoding="utf-8")
-    rules = {"cleaning": CleaningRules(simplify=True), "reading": SourceRules(text_format="bert")}
-    rules["guard"] = GuardRules(files=(str(evaluation),), action=action)
-    settings = refresh_settings(tmp_path / "w", source, vocabulary_file, corpus="c", **rules)
-    assert refresh_here(settings).documents == kept
-    rows = ask(settings.workspace, "select guard_hits, dropped_reason from documents order by 1 desc")
+    guard = GuardRules(files=(str(evaluation),), action=action)
+    assert tea.refresh(cleaning=CleaningRules(simplify=True), guard=guard).documents == kept
     reason = "in_evaluation_set" if action == "drop" else None
+    rows = tea.ask("select guard_hits, dropped_reason from documents order by 1 desc")
     assert rows == [(len(QUESTION) - 12, reason), (0, None)]
-    reasons = ask(settings.workspace, "select reason, count from funnel where stage = 'guard'")
-    assert ("in_evaluation_set", 1) in reasons
+    assert ("in_evaluation_set", 1) in tea.ask("select reason, count from funnel where stage = 'guard'")
 
 
 def test_texts_of_an_evaluation_set_are_found_in_a_corpus():

@@ -1,7 +1,6 @@
 """The perplexity of documents against its definition, and as a rule of a refresh."""
 
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 from math import exp, log
 
@@ -10,7 +9,6 @@ import pytest
 from data.cleaning import CharacterPairs
 from data.sources import document_id
 from tests.conftest import sample_texts
-from tests.corpora import ask, refresh_here, refresh_settings, texts_of, write_jsonl
 
 RARE = "龘靐齉齾爩麤灪龖厵滟癵驫麣钃鸜麷。"
 
@@ -45,37 +43,32 @@ def test_it_does_not_depend_on_the_order_of_documents_or_on_batches():
     assert (pairs.perplexities(ids, texts)[::-1] == turned.perplexities(ids[::-1], texts[::-1])).all()
 
 
-def test_unlikely_documents_are_dropped_and_the_others_keep_what_was_measured(tmp_path, vocabulary_file):
-    source = tmp_path / "raw"
-    source.mkdir()
-    write_jsonl(source / "a.jsonl", *sample_texts(), RARE)
-    rules = {"max_perplexity": 10_000}
-    settings = refresh_settings(tmp_path / "w", source, vocabulary_file, quality=rules)
+def test_unlikely_documents_are_dropped_and_the_others_keep_what_was_measured(tea):
+    tea.put("a", *sample_texts(), RARE)
+    tea = tea.changed(quality={"max_perplexity": 10_000})
 
     def measured():
-        rows = ask(tmp_path / "w", "select doc_id, perplexity, dropped_stage, dropped_reason from documents")
+        rows = tea.ask("select doc_id, perplexity, dropped_stage, dropped_reason from documents")
         funnel = "from funnel where unit = 'documents' and reason = 'perplexity' order by version desc"
-        ((lost,), *_) = ask(tmp_path / "w", f"select count {funnel}")
+        ((lost,), *_) = tea.ask(f"select count {funnel}")
         return {row[0]: row[1] for row in rows}, [row for row in rows if row[2]], lost
 
-    first = refresh_here(settings)
+    first = tea.refresh()
     before, dropped, lost = measured()
     assert [row[2:] for row in dropped] == [("filter", "perplexity")] and lost == 1
     assert dropped[0][0] == document_id(RARE) and dropped[0][1] > 10_000 > sorted(before.values())[-2] > 1
-    assert not refresh_here(settings).is_new
-    write_jsonl(source / "b.jsonl", "新来的一篇讲怎样选茶杯。白瓷的最公道，也最容易看出汤色。", RARE[::-1])
-    second = refresh_here(settings)
-    assert second.kept_shards == first.new_shards
+    assert not tea.refresh().is_new
+    tea.put("b", "新来的一篇讲怎样选茶杯。白瓷的最公道，也最容易看出汤色。", RARE[::-1])
+    assert tea.refresh().kept_shards == first.new_shards
     after, dropped, lost = measured()
     assert len(after) == len(before) + 2 and lost == 2 and after.items() >= before.items()
-    assert not refresh_here(settings).is_new
-    assert RARE not in texts_of(tmp_path / "w")
+    assert not tea.refresh().is_new
+    assert RARE not in tea.texts()
 
 
-def test_perplexity_is_measured_only_if_the_rules_have_a_bound(tmp_path, vocabulary_file):
-    write_jsonl(tmp_path / "raw.jsonl", *sample_texts()[:20])
-    settings = refresh_settings(tmp_path / "w", tmp_path / "raw.jsonl", vocabulary_file)
-    refresh_here(settings)
-    assert ask(tmp_path / "w", "select count(perplexity), count(language) from documents") == [(0, 0)]
-    refresh_here(replace(settings, quality={"max_perplexity": 1_000_000}))
-    assert ask(tmp_path / "w", "select count(perplexity), count(dropped_reason) from documents") == [(20, 0)]
+def test_perplexity_is_measured_only_if_the_rules_have_a_bound(tea):
+    tea.put("raw", *sample_texts()[:20])
+    tea.refresh()
+    assert tea.ask("select count(perplexity), count(language) from documents") == [(0, 0)]
+    tea.refresh(quality={"max_perplexity": 1_000_000})
+    assert tea.ask("select count(perplexity), count(dropped_reason) from documents") == [(20, 0)]

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,16 +19,10 @@ def make(texts, tokenizer, objective="albert", **changes):
 
 def rows(instances):
     """(document, ids, word starts, start of B, label) of each instance."""
-    bounds = instances.cu_seqlens.tolist()
-    for number, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
-        ids, starts = instances.input_ids[begin:end], instances.word_starts[begin:end]
-        yield (
-            int(instances.documents[number]),
-            ids,
-            starts,
-            int(instances.segment_b_start[number]),
-            int(instances.sop_labels[number]),
-        )
+    columns = (instances.documents, instances.segment_b_start, instances.sop_labels)
+    bounds = pairwise(instances.cu_seqlens.tolist())
+    for (begin, end), document, b, label in zip(bounds, *(map(int, one) for one in columns), strict=True):
+        yield document, instances.input_ids[begin:end], instances.word_starts[begin:end], b, label
 
 
 def unswapped(ids, b, label):
@@ -97,11 +93,8 @@ def test_the_lengths_of_a_pairs_segments_do_not_tell_its_order(tokenizer):
 def test_a_long_sentence_at_the_edge_of_a_chunk_does_not_tell_the_order(tokenizer):
     rng = np.random.default_rng(0)
     texts = ["".join("茶" * int(n) + "。" for n in rng.geometric(0.05, 60).clip(max=80)) for _ in range(400)]
-    longer, labels = [], []
-    for _, ids, _, b, label in rows(make(texts, tokenizer)[1]):
-        if b and 2 * b != len(ids) + 1:
-            longer.append(2 * b > len(ids) + 1)
-            labels.append(label == SWAPPED)
+    pairs = ((2 * b - len(ids) - 1, label) for _, ids, _, b, label in rows(make(texts, tokenizer)[1]) if b)
+    longer, labels = zip(*((more > 0, label == SWAPPED) for more, label in pairs if more), strict=True)
     assert abs(np.corrcoef(longer, labels)[0, 1]) < 3 / len(labels) ** 0.5
 
 
@@ -115,9 +108,8 @@ def test_pairs_are_split_after_any_of_their_sentences(tokenizer):
             of.append(sum(halves) // 2)
     share = (np.array(after) - 0.5) / (np.array(of) - 1)  # even over 0..1
     assert min(after) == 1 and max(np.array(after) - of) == -1
-    assert (
-        abs(np.quantile(share, [0.25, 0.5, 0.75]) - [0.25, 0.5, 0.75]) < 3 * 0.5 / len(share) ** 0.5
-    ).all()
+    quarters = [0.25, 0.5, 0.75]
+    assert (abs(np.quantile(share, quarters) - quarters) < 3 * 0.5 / len(share) ** 0.5).all()
 
 
 def test_one_chunk_in_ten_is_short(tokenizer):
@@ -128,9 +120,9 @@ def test_one_chunk_in_ten_is_short(tokenizer):
     assert 30 < np.median(short) < 70 and short.min() < 20 and short.max() > 80
 
 
-def test_one_sentence_gives_one_instance_without_label(tokenizer):
-    ((_, _, _, b, label),) = rows(make(["今天的茶很好喝。"], tokenizer)[1])
-    assert label == NO_ORDER and b == 0
+@pytest.mark.parametrize("text, found", [("今天的茶很好喝。", [(0, NO_ORDER)]), ("\u3000", [])])
+def test_one_sentence_gives_one_instance_without_label_and_none_gives_nothing(tokenizer, text, found):
+    assert [(b, label) for *_, b, label in rows(make([text], tokenizer)[1])] == found
 
 
 def test_no_mark_inside_a_sentence_tells_the_order_of_a_pair(tokenizer):
@@ -146,10 +138,6 @@ def test_no_mark_inside_a_sentence_tells_the_order_of_a_pair(tokenizer):
                 text = tokenizer.decode(segment).replace(" ", "")
                 assert text[:2] in ("今天", "茶很") and text[-1] == "。"
     assert found > 100
-
-
-def test_a_text_without_a_token_gives_nothing(tokenizer):
-    assert len(make(["\u3000"], tokenizer)[1]) == 0
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"copy": 1}])

@@ -59,16 +59,12 @@ def test_the_lengths_of_ngrams_are_near_what_the_rule_draws():
         assert audit.counts[n] / total == pytest.approx(expected, abs=0.05)
 
 
-def test_a_partly_masked_word_is_counted():
-    ids, starts = np.array([2, 9, 9, 9, 3]), np.array([True, True, False, True, True])
+def test_partly_masked_words_and_those_with_a_similar_word_are_counted():
+    ids, starts = np.array([2, 9, 8, 7, 3]), np.array([True, True, False, True, True])
     audit = audit_masks(ids, starts, np.array([1, 3]), VOCABULARY)
     assert audit.whole_words == 0.5
     assert audit.by_word_length == {"1": 1.0, "2": 0.5}
     assert audit.similar_words is None
-
-
-def test_masked_words_with_a_similar_word_are_counted():
-    ids, starts = np.array([2, 9, 8, 7, 3]), np.array([True, True, False, True, True])
     similar = SimilarWords(word_keys(ids, np.array([1]), np.array([2])), np.array([0, 2]), np.array([5, 6]))
     audit = audit_masks(ids, starts, np.array([1, 2, 3]), replace(VOCABULARY, similar=similar))
     assert audit.similar_words == 0.5

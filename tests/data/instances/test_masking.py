@@ -27,12 +27,11 @@ def instances(tokenizer):
 
 def choose(instances, chosen):
     """The packed arrays of some of the instances."""
-    bounds = instances.cu_seqlens
-    parts = [slice(bounds[i], bounds[i + 1]) for i in chosen]
+    parts = [slice(*instances.cu_seqlens[[i, i + 1]]) for i in chosen]
     return (
         np.concatenate([instances.input_ids[part] for part in parts]),
         np.concatenate([instances.word_starts[part] for part in parts]),
-        np.concatenate([[0], np.cumsum([part.stop - part.start for part in parts])]),
+        np.cumsum([0, *(part.stop - part.start for part in parts)]),
         instances.instance_ids[chosen],
     )
 
@@ -177,12 +176,11 @@ def test_blocks_change_nothing(arrays, tokenizer, monkeypatch):
     assert whole.replacements.tolist() == parts.replacements.tolist()
 
 
-def test_nothing_to_mask_gives_no_masks(tokenizer):
-    special = np.array([tokenizer.cls_id, tokenizer.sep_id, tokenizer.cls_id, tokenizer.sep_id])
-    arrays = (special, np.ones(4, bool), np.array([0, 2, 4]), np.array([1, 2], np.uint64))
-    assert len(draw(arrays, tokenizer).positions) == 0
-    none = (special[:0], np.ones(0, bool), np.array([0]), np.empty(0, np.uint64))
-    assert len(draw(none, tokenizer).positions) == 0
+@pytest.mark.parametrize("sequences", [0, 2])
+def test_nothing_to_mask_gives_no_masks(tokenizer, sequences):
+    special = np.array([tokenizer.cls_id, tokenizer.sep_id] * sequences, int)
+    ends, ids = 2 * np.arange(sequences + 1), np.arange(sequences, dtype=np.uint64)
+    assert len(draw((special, np.ones(len(special), bool), ends, ids), tokenizer).positions) == 0
 
 
 def test_random_numbers_are_even_and_streams_differ():

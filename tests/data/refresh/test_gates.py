@@ -9,15 +9,14 @@ import pytest
 
 from data.catalog import Condition, measure_drift, open_workspace, parse_condition
 from data.errors import InputError
-from data.refresh import GateRules, build_batch, check_quality, divide, plan_refresh, read_batch
-from tests.corpora import ask, refresh_here, refresh_settings, write_jsonl
+from data.refresh import build_batch, check_quality, divide, read_batch
+from tests.corpora import Corpus
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory, samples, vocabulary_file):
     """The sample as shards that are not committed yet: plan, division and shards."""
-    folder = tmp_path_factory.mktemp("quality")
-    planned = plan_refresh(refresh_settings(folder / "w", samples / "tea.jsonl", vocabulary_file))
+    planned = Corpus.begin(tmp_path_factory.mktemp("w"), vocabulary_file, samples / "tea.jsonl").plan()
     division = divide(planned, read_batch(planned.files, planned))
     shards = build_batch(division.pieces, planned)
     return planned, division, shards
@@ -59,9 +58,7 @@ def test_what_a_refresh_builds_passes_every_gate(built):
 @pytest.mark.parametrize(
     "cities, most, share", [(1, None, None), (len(CITIES), 2, 0.02)], ids=["short", "few"]
 )
-def test_short_texts_may_have_more_masks_and_few_predictions_fewer(
-    tmp_path, vocabulary_file, cities, most, share
-):
+def test_short_texts_may_have_more_masks_and_few_predictions_fewer(tea, cities, most, share):
     """Of eight characters one is to be masked, and with it the rest of its word."""
     days = [f"{one}{half}" for one in ("昨天", "今天", "明天", "周五", "周六") for half in ("上午", "下午")]
     texts = [
@@ -70,10 +67,9 @@ def test_short_texts_may_have_more_masks_and_few_predictions_fewer(
         for sky in ("下雨", "晴朗", "刮风", "多云", "降温", "闷热")
         for at in range(0, len(CITIES), cities)
     ]
-    write_jsonl(tmp_path / "days.jsonl", *texts)
-    given = {"duplicates": {"near": None}, "masking": {"max_predictions": most}}
-    settings = refresh_settings(tmp_path / "w", tmp_path / "days.jsonl", vocabulary_file, **given)
-    measured = {gate.name: gate.value for gate in refresh_here(settings).gates}
+    tea.put("days", *texts)
+    made = tea.refresh(duplicates={"near": None}, masking={"max_predictions": most})
+    measured = {gate.name: gate.value for gate in made.gates}
     assert measured.get("share of tokens masked") == (share and pytest.approx(share, abs=0.005))
 
 
@@ -97,56 +93,42 @@ def test_a_spoilt_shard_is_not_let_through(built, change, gate):
         check_quality(planned, division, [spoilt(shards[0], planned, change)])
 
 
-@pytest.fixture
-def growing(tmp_path, vocabulary_file):
-    """Settings over a folder that a test fills."""
-    (tmp_path / "raw").mkdir()
-    alike = {"near": None}  # the documents are
-    return refresh_settings(tmp_path / "w", tmp_path / "raw", vocabulary_file, corpus="茶", duplicates=alike)
-
-
-def put(settings, name, texts):
-    write_jsonl(settings.workspace.parent / "raw" / name, *texts)
-
-
 OLD = [f"绿茶不发酵，泡茶的水温要低。第{n}种茶叶的做法不同。" for n in "一二三四五六七八"]
 LIKE_OLD = [f"绿茶不发酵，泡茶的水温要低。第{n}种茶叶的做法不同。" for n in "九十"]
 COURT = "法院审理后判决合同无效。原告不服提起上诉。被告请求驳回诉讼。证人出庭作证陈述。律师提交新的证据。"
 UNLIKE = [COURT + "仲裁庭裁定赔偿损失。", COURT + "检察机关提出抗诉意见。", COURT + "双方达成和解撤回起诉。"]
 
 
-def test_a_refresh_that_loses_most_documents_leaves_the_old_version_current_until_it_is_allowed(growing):
-    put(growing, "old.jsonl", OLD)
-    put(growing, "more.jsonl", LIKE_OLD)
-    refresh_here(growing)
-    (growing.workspace.parent / "raw" / "old.jsonl").unlink()
+def test_a_refresh_that_loses_most_documents_leaves_the_old_version_current_until_it_is_allowed(tea):
+    tea = tea.changed(duplicates={"near": None})  # the documents are alike
+    tea.put("old", *OLD)
+    tea.put("more", *LIKE_OLD)
+    tea.refresh()
+    (tea.raw / "old.jsonl").unlink()
     with pytest.raises(InputError, match="share of documents lost .max_lost_documents. is 0.8"):
-        refresh_here(growing)
-    assert ask(growing.workspace, "select max(version) from versions") == [(1,)]
-    allowed = refresh_here(replace(growing, gates=GateRules(max_lost_documents=1.0)))
+        tea.refresh()
+    assert tea.ask("select max(version) from versions") == [(1,)]
+    allowed = tea.refresh(gates={"max_lost_documents": 1.0})
     assert allowed.version == 2 and allowed.documents == 2
 
 
 @pytest.mark.parametrize("objective", ["albert", "roberta"])
-def test_drift_is_small_for_more_of_the_same_and_large_for_another_field(growing, objective):
-    growing = replace(growing, objective=objective)
-
-    def drift_of(name, texts):
-        put(growing, name, texts)
-        refresh_here(growing)
-        with open_workspace(growing.workspace) as statistics:
-            return measure_drift(statistics, "茶")
-
-    assert drift_of("1.jsonl", OLD) is None
-    same, other = drift_of("2.jsonl", LIKE_OLD), drift_of("3.jsonl", UNLIKE)
-    assert (same.added, same.older) == (2, 8) and same.drift < 0.2
+def test_drift_is_small_for_more_of_the_same_and_large_for_another_field(tea, objective):
+    tea, drifts = tea.changed(duplicates={"near": None}, objective=objective), []
+    for number, texts in enumerate((OLD, LIKE_OLD, UNLIKE)):
+        tea.put(str(number), *texts)
+        tea.refresh()
+        with open_workspace(tea.root) as statistics:
+            drifts.append(measure_drift(statistics, "tea"))
+    first, same, other = drifts
+    assert first is None and (same.added, same.older) == (2, 8) and same.drift < 0.2
     assert other.new_words > 0.7 and other.lengths > 0.6 and other.unknown > same.unknown
     shares = """
         select avg((id = 1)::integer) from (
             select first_version = 3 as added, unnest(input_ids) as id
             from instances join documents using (doc_id)) where id not in (2, 3) group by added order by added
         """
-    (older,), (added,) = ask(growing.workspace, shares)
+    (older,), (added,) = tea.ask(shares)
     assert other.unknown == pytest.approx(added - older)
     assert Condition("drift", 0.5).holds(other) and not Condition("drift", 0.5).holds(same)
 

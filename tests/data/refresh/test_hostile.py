@@ -2,15 +2,11 @@
 
 import contextlib
 import gzip
-import io
 import json
 import os
 import random
-import tarfile
 import time
-import zipfile
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,25 +17,17 @@ from hypothesis import strategies as st
 
 from data.cleaning import CleaningRules, DuplicateRules, clean_text, make_guard
 from data.errors import InputError
-from data.refresh import GateRules, RefreshSettings, divide, plan_refresh, read_batch
+from data.refresh import GateRules, RefreshSettings, divide, read_batch
 from data.refresh.read import read_source
 from data.sources.markup import mdx_text
 from tests.conftest import SAMPLES
-from tests.corpora import ask, refresh_here, refresh_settings, texts_of
+from tests.data.helpers import parquet_of, tar_of, zip_of
 
 A, B, C = "第一篇讲采茶。要趁早上采。", "第二篇讲炒茶。锅要烧热。", "第三篇讲泡茶。水不要太烫。"
 
 
 def rows(*texts):
     return "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts).encode()
-
-
-def zip_of(**files):
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name.replace("__", "../"), content)
-    return packed.getvalue()
 
 
 def surrogate(text):
@@ -78,7 +66,7 @@ BAD = {
     "trailing.jsonl.gz": (gzip.compress(rows(A, B)) + b"by a download manager", 2, {"unreadable_file": 1}),
     "not-gzip.jsonl.gz": (rows(A, B), 2, {}),
     "bomb.txt.gz": (gzip.compress(b"\xe5\x95\x8a" * (1 << 23)), 0, None),
-    "slip.zip": (zip_of(**{"__out.jsonl": rows(B), "in.jsonl": rows(A)}), 1, {"unsafe_name": 1}),
+    "slip.zip": (zip_of({"../out.jsonl": rows(B), "in.jsonl": rows(A)}), 1, {"unsafe_name": 1}),
     "page.html": (f"<p>{A}<script>x</script><!-- 看不见 --><b>{B}</b>&lt;".encode(), 1, {}),
     "long-word.txt": ((A + "\n" + "a" * 200_000 + "\n" + B).encode(), 1, {}),
     "endless-line.txt": ((A * 40_000).encode(), None, None),
@@ -90,17 +78,17 @@ BAD = {
 }
 
 
-def dropped(workspace):
+def dropped(corpus):
     reasons = "from documents where dropped_reason is not null group by all"
-    return dict(ask(workspace, f"select dropped_reason, count(*) {reasons}"))
+    return dict(corpus.ask(f"select dropped_reason, count(*) {reasons}"))
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_alone_it_gives_its_documents_and_reasons_or_one_error(tmp_path, vocabulary_file, name):
+def test_alone_it_gives_its_documents_and_reasons_or_one_error(tea, name):
     content, kept, reasons = BAD[name]
-    settings = refresh_settings(tmp_path / "w", write_source(tmp_path, name, content), vocabulary_file)
+    (tea.raw / name).write_bytes(content)
     try:
-        planned = plan_refresh(settings)
+        planned = tea.plan()
         read = read_batch(planned.files, planned)
         listed = pq.read_table(divide(planned, read).listed_path)["reason"].to_pylist()
     except InputError as refused:
@@ -108,25 +96,22 @@ def test_alone_it_gives_its_documents_and_reasons_or_one_error(tmp_path, vocabul
         return
     assert kept is None or listed.count(None) == kept
     assert reasons is None or Counter(filter(None, listed)) == reasons
-    assert not (tmp_path / "out.jsonl").exists()
+    assert not (tea.raw.parent / "out.jsonl").exists()
     for sentences in pq.read_table(read[0].staged_path)["sentences"].to_pylist():
         assert not set("\r\0\ufffd\ufeff") & set("".join(sentences))
 
 
-def test_between_good_files_nothing_good_is_lost(tmp_path, vocabulary_file):
-    source = tmp_path / "raw"
-    source.mkdir()
+def test_between_good_files_nothing_good_is_lost(tea):
     good = [f"第{i}个好文件说第{i * 7}种茶。它要用第{i * 3}种水来泡，不能着急。" for i in range(len(BAD) + 1)]
     for number, (name, (content, *_)) in enumerate(BAD.items()):
-        (source / f"{number:03d}-good.txt").write_text(good[number], encoding="utf-8")
-        (source / f"{number:03d}-{name}").write_bytes(content)
-    (source / "999-good.txt").write_text(good[-1], encoding="utf-8")
-    os.symlink(source, source / "loop")
-    settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
-    refresh_here(replace(settings, duplicates=DuplicateRules(near=None)))
-    assert set(good) <= {text.replace("\n", "") for text in texts_of(tmp_path / "w")}
+        (tea.raw / f"{number:03d}-good.txt").write_text(good[number], encoding="utf-8")
+        (tea.raw / f"{number:03d}-{name}").write_bytes(content)
+    (tea.raw / "999-good.txt").write_text(good[-1], encoding="utf-8")
+    os.symlink(tea.raw, tea.raw / "loop")
+    tea.refresh(duplicates=DuplicateRules(near=None))
+    assert set(good) <= {text.replace("\n", "") for text in tea.texts()}
     reasons = {"bad_json", "not_text", "empty_file", "unreadable_file", "not_supported"}
-    assert reasons <= dropped(tmp_path / "w").keys()
+    assert reasons <= dropped(tea).keys()
 
 
 def real_files() -> dict[str, bytes]:
@@ -146,21 +131,14 @@ def real_files() -> dict[str, bytes]:
         "page.html": page.encode(),
         "rows.csv": f'id,text\n1,"{text}"\n2,茶\n'.encode(),
     }
-    table, packed = pa.BufferOutputStream(), io.BytesIO()
-    pq.write_table(pa.table({"text": [text]}), table)
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
     return files | {
         "rows.json": json.dumps([{"text": text}], indent=2).encode(),
         "rows.tsv": f"text\n{text}\n".replace("\n\n", "\n").encode(),
         "rows.jsonl.gz": gzip.compress(rows(text, text)),
-        "table.parquet": table.getvalue().to_pybytes(),
-        "all.zip": zip_of(**files),
-        "all.tar": packed.getvalue(),
-        "all.tar.zst": pa.compress(packed.getvalue(), codec="zstd", asbytes=True),
+        "table.parquet": parquet_of(text=[text]),
+        "all.zip": zip_of(files),
+        "all.tar": tar_of(files),
+        "all.tar.zst": pa.compress(tar_of(files), codec="zstd", asbytes=True),
     }
 
 
@@ -212,55 +190,46 @@ def test_mutated_real_files_give_documents_or_reasons(tmp_path, data):
     read_mutated(tmp_path, name, data.draw(mutated_files(name)))
 
 
-def write_source(tmp_path, name, content):
-    source = tmp_path / "raw"
-    source.mkdir()
-    (source / name).write_bytes(content)
-    return source
-
-
-def test_what_is_no_file_is_named_and_the_rest_read(tmp_path, vocabulary_file):
-    source = write_source(tmp_path, "a.txt", A.encode())
-    os.symlink(".", source / "loop")
-    os.symlink("c.txt", source / "b.txt")
-    os.symlink("b.txt", source / "c.txt")
-    os.symlink("gone", source / "gone.jsonl")
-    os.symlink("/dev/zero", source / "zero.txt")
-    os.mkfifo(source / "pipe.txt")
+def test_what_is_no_file_is_named_and_the_rest_read(tea):
+    (tea.raw / "a.txt").write_text(A, encoding="utf-8")
+    links = {"loop": ".", "b.txt": "c.txt", "c.txt": "b.txt", "gone.jsonl": "gone", "zero.txt": "/dev/zero"}
     reasons = {"not_a_file": 6}
     if Path("/proc/self/mem").exists():  # a file that nobody can read from its beginning, not even root
-        os.symlink("/proc/self/mem", source / "unreadable.txt")
+        links["unreadable.txt"] = "/proc/self/mem"
         reasons["unreadable_file"] = 1
-    settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
-    assert refresh_here(settings).documents == 1
-    assert dropped(tmp_path / "w") == reasons
-    assert not refresh_here(settings).is_new
+    for name, target in links.items():
+        os.symlink(target, tea.raw / name)
+    os.mkfifo(tea.raw / "pipe.txt")
+    assert tea.refresh().documents == 1
+    assert dropped(tea) == reasons
+    assert not tea.refresh().is_new
     for name in ("pipe.txt", "b.txt"):
         with pytest.raises(InputError, match=f"{name}.* is no file that can be read"):
-            plan_refresh(refresh_settings(tmp_path / "w", source / name, vocabulary_file))
+            tea.plan(source=(str(tea.raw / name),))
 
 
-def test_a_source_that_cannot_be_read_says_why_and_makes_no_catalog(tmp_path, vocabulary_file):
-    source = write_source(tmp_path, "cut.jsonl.gz", gzip.compress(rows(A), mtime=0)[:10])
+def test_a_source_that_cannot_be_read_says_why_and_makes_no_catalog(tea):
+    (tea.raw / "cut.jsonl.gz").write_bytes(gzip.compress(rows(A), mtime=0)[:10])
     message = "no document of .* can be used .*1 unreadable_file; first: .*#.*ended before the end-of-stream"
     with pytest.raises(InputError, match=message):
-        refresh_here(refresh_settings(tmp_path / "w", source, vocabulary_file))
-    assert not (tmp_path / "w" / "catalog.duckdb").exists()
+        tea.refresh()
+    assert not tea.place.catalog.exists()
 
 
 def test_a_document_of_very_many_sentences_takes_time_in_proportion(tmp_path):
     characters = random.Random(14).choices("采茶炒泡水锅火山云雾春夏秋冬早晚", k=1 << 20)
-    seconds = {}
-    for count in (10_000, 80_000):
-        path = tmp_path / f"{count}.txt"
+
+    def seconds(count):
+        path, listing = tmp_path / "a.txt", tmp_path / "listing.parquet"
         lines = ["".join(characters[4 * n : 4 * n + 4]) + "。" for n in range(count)]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         begin = time.process_time()
-        listing = tmp_path / f"{count}.parquet"
         read_source(str(path), listing, tmp_path / "staged.parquet", RefreshSettings(corpus="c"))
-        seconds[count] = time.process_time() - begin
+        taken = time.process_time() - begin
         assert pq.read_table(listing, columns=["sentences"]).to_pydict() == {"sentences": [count]}
-    assert seconds[80_000] < 24 * seconds[10_000]  # in proportion 8 times, quadratic 64 times
+        return taken
+
+    assert seconds(80_000) < 24 * seconds(10_000)  # in proportion 8 times, quadratic 64 times
 
 
 @pytest.mark.parametrize(
@@ -289,32 +258,26 @@ def test_markup_that_never_ends_takes_time_in_proportion(hostile):
 
 
 @pytest.mark.parametrize("simplify, reason", [(False, "near_duplicate"), (True, "duplicate")])
-def test_traditional_twins_are_duplicates_whether_they_are_simplified_or_not(
-    tmp_path, vocabulary_file, simplify, reason
-):
+def test_traditional_twins_are_duplicates_whether_they_are_simplified_or_not(tea, simplify, reason):
     twins = ["图书馆开设了新的阅览室。读者可以借阅。", "圖書館開設了新的閱覽室。讀者可以借閱。"]
-    source = write_source(tmp_path, "twins.jsonl", rows(*twins, "头发与发展。皇后与后来。乾隆与干燥。"))
-    settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
-    refresh_here(replace(settings, cleaning=CleaningRules(simplify=simplify)))
-    texts = texts_of(tmp_path / "w")
-    assert len(texts) == 2 and any("乾隆与干燥" in text for text in texts)
-    assert dropped(tmp_path / "w") == {reason: 1}
+    tea.put("twins", *twins, "头发与发展。皇后与后来。乾隆与干燥。")
+    tea.refresh(cleaning=CleaningRules(simplify=simplify))
+    assert len(tea.texts()) == 2 and any("乾隆与干燥" in text for text in tea.texts())
+    assert dropped(tea) == {reason: 1}
 
 
-def test_special_tokens_written_in_a_text_are_no_special_tokens(tmp_path, vocabulary_file):
+def test_special_tokens_written_in_a_text_are_no_special_tokens(tea, vocabulary_file):
     texts = ["文中出现[MASK]和[CLS]字样。还有[SEP]与[PAD]也是。", "[MASK][MASK][UNK]。第二句采茶正常。"]
-    source = write_source(tmp_path, "special.jsonl", rows(*texts))
-    gates = GateRules(max_unknown_share=1)
-    refresh_here(refresh_settings(tmp_path / "w", source, vocabulary_file, gates=gates))
+    tea.put("special", *texts)
+    tea.refresh(gates=GateRules(max_unknown_share=1))
     tokens = vocabulary_file.read_text(encoding="utf-8").split("\n")
     ids = {name: tokens.index(name) for name in ("[MASK]", "[CLS]", "[SEP]", "[PAD]")}
-    for (sequence,) in ask(tmp_path / "w", "select input_ids from instances"):
+    for (sequence,) in tea.ask("select input_ids from instances"):
         assert ids["[MASK]"] not in sequence and ids["[PAD]"] not in sequence
         assert sequence.count(ids["[CLS]"]) == 1 and sequence.count(ids["[SEP]"]) <= 2
 
 
-def test_what_could_not_be_decoded_is_counted_in_the_funnel(tmp_path, vocabulary_file):
-    content = A.encode() + b"\n\xff\xfe\xc3(" + B.encode() + b"\xff"
-    source = write_source(tmp_path, "broken.txt", content)
-    refresh_here(refresh_settings(tmp_path / "w", source, vocabulary_file))
-    assert ask(tmp_path / "w", "select count from funnel where reason = 'undecodable'") == [(4,)]
+def test_what_could_not_be_decoded_is_counted_in_the_funnel(tea):
+    (tea.raw / "broken.txt").write_bytes(A.encode() + b"\n\xff\xfe\xc3(" + B.encode() + b"\xff")
+    tea.refresh()
+    assert tea.ask("select count from funnel where reason = 'undecodable'") == [(4,)]

@@ -3,13 +3,14 @@
 import os
 import signal
 import threading
+from multiprocessing import Pipe
 
 import duckdb
 import pytest
 
 from data.cleaning import BANDS, find_candidates
 from data.refresh.scratch import connect, interruptible
-from tests.workers import PreloadedContext
+from tests.workers import begin
 
 LONG = "select sum(a.range * b.range) from range(1000000) a, range(1000000) b"
 
@@ -49,10 +50,8 @@ def end_queries(folder, results):
 
 
 def test_a_signal_ends_a_query_in_whichever_thread_it_runs(tmp_path):
-    context = PreloadedContext()
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=end_queries, args=(tmp_path, sender))
-    process.start()
+    receiver, sender = Pipe(duplex=False)
+    process = begin(end_queries, tmp_path, sender)
     process.join(60)
     assert process.exitcode == 0
     assert [receiver.recv() for _ in range(16)] == 16 * [True]

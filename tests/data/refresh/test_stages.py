@@ -9,9 +9,8 @@ import pytest
 from albert.batching import InstanceStream, is_held_out
 from data.catalog import never_trained_share, read_catalog, require_version, version_shards
 from data.cleaning import sides_of
-from data.workspace import Workspace
 from tests.conftest import sample_texts
-from tests.corpora import refresh_here, refresh_settings, write_jsonl
+from tests.corpora import write_jsonl
 
 # short documents, each of one sentence
 SENTENCES = list(
@@ -20,16 +19,16 @@ SENTENCES = list(
 
 
 @pytest.fixture
-def refreshed(tmp_path, vocabulary_file):
+def refreshed(tea):
     """Refresh a corpus to some documents; returns the stream of its instances and its held-out share."""
 
     def stream(texts, corpus="c", **options):
-        source, place = tmp_path / f"{corpus}.jsonl", Workspace(tmp_path / "w")
+        source = tea.raw / f"{corpus}.jsonl"
         write_jsonl(source, *texts)
-        refresh_here(refresh_settings(place.root, source, vocabulary_file, corpus=corpus, **options))
-        with read_catalog(place) as db:
+        tea.refresh(corpus=corpus, source=(str(source),), **options)
+        with read_catalog(tea.place) as db:
             version, never = require_version(db, corpus), never_trained_share(db)
-            paths = [place.root / shard.path for shard in version_shards(db, version)]
+            paths = [tea.root / shard.path for shard in version_shards(db, version)]
         share = version.held_out_share
         stream = InstanceStream(paths, batch_tokens=600, held_out_share=share, never_trained_share=never)
         return stream, share
@@ -91,11 +90,10 @@ def test_documents_that_share_a_sequence_are_held_out_with_few_others(refreshed,
     vocabulary = vocabulary_file.read_text(encoding="utf-8").split("\n")
     kept = is_held_out(rows.sides, share)
     sequences = np.split(rows.input_ids, rows.offsets[1:-1])
-    trained = "".join(
-        vocabulary[one] for ids, out in zip(sequences, kept, strict=True) if not out for one in ids
-    )
+    trained = np.concatenate([ids for ids, out in zip(sequences, kept, strict=True) if not out])
+    text = "".join(vocabulary[one] for one in trained)
     out = is_held_out(sides_of(SENTENCES), share)
-    apart = [text for text, is_out in zip(SENTENCES, out, strict=True) if is_out]
-    assert apart and not [text for text in apart if text in trained]
+    apart = [one for one, is_out in zip(SENTENCES, out, strict=True) if is_out]
+    assert apart and not [one for one in apart if one in text]
     tokens = np.array([len(ids) for ids in sequences])
     assert tokens[kept].sum() / tokens.sum() < 2 * share

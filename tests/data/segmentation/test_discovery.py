@@ -1,7 +1,6 @@
 import random
 import re
 from collections import Counter
-from dataclasses import replace
 
 import jieba
 import numpy as np
@@ -11,8 +10,8 @@ from data.catalog import open_workspace
 from data.segmentation import Segmenter, discover_words, write_dictionary
 from flows.__main__ import main
 from tests.conftest import sample_texts
-from tests.corpora import refresh_here, refresh_settings
 
+HAN = "[\u4e00-\u9fff]"
 TERM = "鱘鱭鱮"  # three characters that meet nowhere else
 
 
@@ -64,53 +63,43 @@ def test_phrases_are_no_words():
 
 def test_the_measures_follow_their_definitions():
     text = "\n".join(corpus())
-    total = sum(map(is_han, text))
+    total = len(places_of(HAN, text))
     found = discover_words([text], min_count=10)
     assert {len(word.word) for word in found} >= {2, 3}
     for word in found[:20]:
-        counts = {part: len(places_of(part, text)) for part in parts_of(word.word)}
-        assert word.count == counts[word.word]
-        cuts = [counts[word.word[:at]] * counts[word.word[at:]] for at in range(1, len(word.word))]
-        assert word.cohesion == pytest.approx(np.log2(word.count * total / max(cuts)))
+        halves = [(word.word[:at], word.word[at:]) for at in range(1, len(word.word))]
+        at = places_of(word.word, text)
+        assert word.count == len(at)
+        most = max(len(places_of(one, text)) * len(places_of(other, text)) for one, other in halves)
+        assert word.cohesion == pytest.approx(np.log2(word.count * total / most))
         for entropy, offset in ((word.left_entropy, -1), (word.right_entropy, len(word.word))):
-            at = [place + offset for place in places_of(word.word, text)]
-            beside = [text[n] if 0 <= n < len(text) and is_han(text[n]) else f"boundary {n}" for n in at]
-            shares = np.array([*Counter(beside).values()]) / word.count
+            beside = [text[n + offset : n + offset + 1] for n in at]
+            kinds = Counter(
+                one if re.fullmatch(HAN, one) else f"boundary {n}" for n, one in zip(at, beside, strict=True)
+            )
+            shares = np.array([*kinds.values()]) / word.count
             assert entropy == pytest.approx(-(shares * np.log2(shares)).sum())
-
-
-def is_han(character):
-    return "\u4e00" <= character <= "\u9fff"
 
 
 def places_of(part, text):
     return [match.start() for match in re.finditer(f"(?={part})", text)]
 
 
-def parts_of(word):
-    return {word, *(word[:at] for at in range(1, len(word))), *(word[at:] for at in range(1, len(word)))}
-
-
-def test_words_are_found_in_a_corpus_that_has_not_changed_and_the_next_refresh_uses_them(
-    tmp_path, write, vocabulary_file
-):
-    source = write("raw.txt", "\n\n".join(corpus(400)))
-    settings = refresh_settings(tmp_path / "w", source, vocabulary_file, corpus="c")
-    assert refresh_here(settings).version == 1
-    settings = replace(settings, discover_words=50)
-    again = refresh_here(settings)
+def test_words_are_found_in_a_corpus_that_has_not_changed_and_the_next_refresh_uses_them(tea):
+    tea.put("raw", *corpus(400))
+    assert tea.refresh().version == 1
+    again = tea.refresh(discover_words=50)
     assert again.version == 1 and not again.is_new and TERM in [word.word for word in again.new_words]
-    dictionary = tmp_path / "w/lexicons/c/version-1.txt"
+    dictionary = tea.root / "lexicons/tea/version-1.txt"
     assert TERM in dictionary.read_text(encoding="utf-8").split()
     assert TERM in dictionary.with_suffix(".tsv").read_text(encoding="utf-8")
 
-    def words():
-        with open_workspace(settings.workspace) as statistics:
-            return dict(statistics.words("c", 100_000).fetchall())
+    def count():
+        with open_workspace(tea.root) as statistics:
+            return dict(statistics.words("tea", 100_000).fetchall()).get(TERM, 0)
 
-    before = words().get(TERM, 0)
-    result = refresh_here(replace(settings, dictionary=(str(dictionary),)))
-    assert result.version == 2 and words()[TERM] > before
+    before = count()
+    assert tea.refresh(dictionary=(str(dictionary),)).version == 2 and count() > before
 
 
 def test_the_command_writes_a_dictionary(tmp_path, write, capsys):

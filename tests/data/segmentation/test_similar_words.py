@@ -1,4 +1,4 @@
-from dataclasses import replace
+import shutil
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from data.catalog import open_workspace
 from data.instances import read_info, word_keys
 from data.segmentation import train_similar_words
 from data.tokenization import train_tokenizer
-from tests.corpora import refresh_here, refresh_settings
+from tests.corpora import NEW
 from tests.data.helpers import SEGMENTER
 
 # two pairs of words are used alike
@@ -40,23 +40,21 @@ def test_similar_words_of_sentencepiece_are_spelt_as_inside_a_sentence():
 
 
 @pytest.mark.parametrize("objective", ["roberta", "macbert", "spanbert"])
-def test_a_refresh_makes_shards_of_every_objective(tmp_path, write, samples, vocabulary_file, objective):
-    settings = refresh_settings(tmp_path / "w", samples / "tea.jsonl", vocabulary_file, objective=objective)
-    result = refresh_here(settings)
-    assert result.sop == (objective == "macbert")
-    (path,) = (tmp_path / "w/shards/tea").glob("[0-9a-f]*.parquet")
+def test_a_refresh_makes_shards_of_every_objective(tea, samples, objective):
+    shutil.copy(samples / "tea.jsonl", tea.raw)
+    tea, is_macbert = tea.changed(objective=objective), objective == "macbert"
+    assert tea.refresh().sop == is_macbert
+    (path,) = tea.place.shards("tea").glob("[0-9a-f]*.parquet")
     info = read_info(path)
     assert info.rule.objective == objective
-    assert (info.vocabulary.similar is not None) == (objective == "macbert")
-    with open_workspace(settings.workspace) as statistics:
+    assert (info.vocabulary.similar is not None) == is_macbert
+    with open_workspace(tea.root) as statistics:
         kinds = {kind for kind, *_ in statistics.masks("tea").fetchall()}
-        assert ("[MASK]" in kinds) == (objective != "macbert")
-        ((documents,),) = statistics.sql(
-            "select max(n) from (select count(distinct doc_id) as n from instances group by instance_id)"
-        ).fetchall()
-        assert documents == 1
+    assert ("[MASK]" in kinds) != is_macbert
+    count = "select max(n) from (select count(distinct doc_id) as n from instances group by instance_id)"
+    assert tea.ask(count) == [(1,)]
     # a document more: the same similar words
-    extra = write("extra.txt", "新来的一篇讲怎样选茶杯。白瓷的最公道。先看口沿，再看杯底。")
-    more = refresh_here(replace(settings, source=(*settings.source, str(extra))))
+    tea.put("tea-2", f"{NEW}先看口沿，再看杯底。")
+    more = tea.refresh()
     assert more.version == 2 and more.kept_shards == 1
-    assert len(list((tmp_path / "w/shards/tea").glob("similar-*"))) == (objective == "macbert")
+    assert len(list(tea.place.shards("tea").glob("similar-*"))) == is_macbert

@@ -6,13 +6,11 @@ import io
 import json
 import lzma
 import random
-import tarfile
 import zipfile
 from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from data.cleaning import CleaningRules, count_hits, make_guard
@@ -20,6 +18,7 @@ from data.errors import InputError, disk_trouble
 from data.sources import Dropped, RawDocument, find_files, read_documents
 from data.sources.markup import markdown_text
 from data.storage import base_name
+from tests.data.helpers import parquet_of, tar_of, zip_of
 
 FIRST, SECOND = "第一篇讲采茶。要趁早上采。", "第二篇讲炒茶。锅要烧热。"
 BERT = "第一篇讲采茶。\n要趁早上采。\n\n第二篇讲炒茶。\n锅要烧热。\n"
@@ -33,16 +32,15 @@ def reasons(path, **options):
     return Counter(item.reason for item in read_documents(path, **options) if isinstance(item, Dropped))
 
 
-def content(kind):
-    rows = [{"text": FIRST}, {"text": SECOND}]
-    if kind == "jsonl":
-        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
-    if kind == "json":
-        return json.dumps(rows, ensure_ascii=False, indent=2).encode()
-    if kind in ("csv", "tsv"):
-        mark = "," if kind == "csv" else "\t"
-        return f"id{mark}text\n1{mark}{FIRST}\n2{mark}{SECOND}\n".encode()
-    return BERT.encode()
+ROWS = [{"text": FIRST}, {"text": SECOND}]
+CONTENT = {
+    "jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS).encode(),
+    "json": json.dumps(ROWS, ensure_ascii=False, indent=2).encode(),
+    "csv": f"id,text\n1,{FIRST}\n2,{SECOND}\n".encode(),
+    "tsv": f"id\ttext\n1\t{FIRST}\n2\t{SECOND}\n".encode(),
+    "txt": BERT.encode(),
+    "parquet": parquet_of(content=[FIRST, None, SECOND]),
+}
 
 
 def zstd(content):
@@ -53,69 +51,54 @@ PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstd, ".bz2": bz2.compress, "
 
 
 @pytest.mark.parametrize("compression", PACKED)
-@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "tsv", "txt"])
+@pytest.mark.parametrize("kind", CONTENT)
 def test_every_format_gives_its_documents(write, kind, compression):
-    path = write(f"corpus.{kind}{compression}", PACKED[compression](content(kind)))
+    path = write(f"corpus.{kind}{compression}", PACKED[compression](CONTENT[kind]))
     assert [text.replace("\n", "") for text in texts(path)] == [FIRST, SECOND]
 
 
-def members(kind):
-    """Files of an archive: good ones, one of another kind, a folder, and names that lead out of it."""
-    files = {
-        "a.jsonl": content("jsonl"),
-        "deep/b.txt.gz": gzip.compress(content("txt")),
-        "picture.png": b"\x89PNG",
-        "../out.txt": b"\xe5\x87\xba",
-    }
-    packed = io.BytesIO()
-    if kind == "zip":
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, text in files.items():
-                archive.writestr(name, text)
-    else:
-        mode = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz", "tgz": "w:gz"}
-        with tarfile.open(fileobj=packed, mode=mode.get(kind, "w")) as archive:
-            for name, text in files.items():
-                entry = tarfile.TarInfo(name)
-                entry.size = len(text)
-                archive.addfile(entry, io.BytesIO(text))
-    content_of = packed.getvalue()
-    return zstd(content_of) if kind == "tar.zst" else content_of
+# good files, one of another kind, and names that lead out of their folder
+MEMBERS = {
+    "a.jsonl": CONTENT["jsonl"],
+    "deep/b.txt.gz": gzip.compress(CONTENT["txt"]),
+    "picture.png": b"\x89PNG",
+    "../out.txt": b"\xe5\x87\xba",
+    "deep/c.parquet": CONTENT["parquet"],
+}
+ARCHIVES = {
+    "zip": zip_of(MEMBERS),
+    "tar": tar_of(MEMBERS),
+    "tar.zst": zstd(tar_of(MEMBERS)),
+    "tar.gz": tar_of(MEMBERS, "w:gz"),
+    "tgz": tar_of(MEMBERS, "w:gz"),
+    "tar.bz2": tar_of(MEMBERS, "w:bz2"),
+    "tar.xz": tar_of(MEMBERS, "w:xz"),
+}
 
 
-@pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz", "tgz", "tar.bz2", "tar.xz", "tar.zst"])
+@pytest.mark.parametrize("kind", ARCHIVES)
 def test_archives_give_the_documents_of_their_members(tmp_path, write, kind):
-    path = write(f"corpus.{kind}", members(kind))
-    assert [text.replace("\n", "") for text in texts(path)] == [FIRST, SECOND] * 2
-    assert reasons(path) == {"not_supported": 1, "unsafe_name": 1}
+    path = write(f"corpus.{kind}", ARCHIVES[kind])
+    assert [text.replace("\n", "") for text in texts(path)] == [FIRST, SECOND] * 3
+    assert reasons(path) == {"not_supported": 1, "unsafe_name": 1, "text_not_string": 1}
     uris = [item.source_uri for item in read_documents(path)]
     assert f"{path}!a.jsonl#line=1" in uris and f"{path}!deep/b.txt.gz#line=1" in uris
     assert not (tmp_path.parent / "out.txt").exists()
 
 
-def test_documents_before_the_damage_of_an_archive_are_read(tmp_path, write):
-    whole = members("tar")
-    path = write("cut.tar", whole[:1400])
+def test_documents_before_the_damage_of_an_archive_are_read(write):
+    path = write("cut.tar", ARCHIVES["tar"][:1400])
     assert texts(path)[:2] == [FIRST, SECOND] and reasons(path)["unreadable_file"] == 1
-    path = tmp_path / "cut.zip"
+    noise = random.Random(0).randbytes(20_000).hex().encode()
+    files = {"a.jsonl": CONTENT["jsonl"], "b.txt.gz": gzip.compress(CONTENT["txt"]), "c.txt": noise}
     for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        with zipfile.ZipFile(path, "w", method) as archive:
-            archive.writestr("a.jsonl", content("jsonl"))
-            archive.writestr("b.txt.gz", gzip.compress(content("txt")))
-            archive.writestr("c.txt", random.Random(0).randbytes(20_000).hex())
-        whole = path.read_bytes()
-        path.write_bytes(whole[:-30])
+        whole = zip_of(files, method)
+        path = write("cut.zip", whole[:-30])
         assert len(texts(path)) == 5 and reasons(path) == {"unreadable_file": 1}
-        path.write_bytes(whole[:-10_000])
+        path = write("cut.zip", whole[:-10_000])
         assert [text.replace("\n", "") for text in texts(path)[:4]] == [FIRST, SECOND] * 2
         assert len(texts(path)[4]) > 1000 and reasons(path) == {"unreadable_file": 2}
         assert f"{path}!c.txt#cut off" in [item.source_uri for item in read_documents(path)]
-
-
-def parquet():
-    written = io.BytesIO()
-    pq.write_table(pa.table({"text": [FIRST, SECOND]}), written)
-    return written.getvalue()
 
 
 class Failing(io.FileIO):
@@ -129,9 +112,8 @@ class Failing(io.FileIO):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.zip", "a.tar", "a.parquet", "a.txt"])
 def test_a_failing_disk_is_no_damage_of_the_content(name, write, monkeypatch):
-    kind = name.removeprefix("a.").removesuffix(".gz")
-    whole = {"zip": members, "tar": members, "parquet": lambda _: parquet()}.get(kind, content)(kind)
-    path = write(name, gzip.compress(whole) if name.endswith(".gz") else whole)
+    kind, _, packed = name.removeprefix("a.").partition(".")
+    path = write(name, (gzip.compress if packed else bytes)((CONTENT | ARCHIVES)[kind]))
     monkeypatch.setattr("data.sources.archives.open_binary", lambda uri: io.BufferedReader(Failing(uri)))
     with pytest.raises(OSError, match="Input/output error") as failed:
         list(read_documents(path))
@@ -142,7 +124,7 @@ def test_a_full_disk_for_temporary_files_is_no_damage_of_the_content(write, monk
     def fill(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    path = write("a.parquet.gz", gzip.compress(parquet()))
+    path = write("a.parquet.gz", gzip.compress(CONTENT["parquet"]))
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
         patch.setattr("data.sources.documents.copyfileobj", fill)
         list(read_documents(path))
@@ -153,47 +135,41 @@ def test_a_cut_zip_file_is_read_on_behind_a_member_whose_header_has_no_size(tmp_
     path = tmp_path / "streamed.zip"  # as `zip corpus.zip -` writes its input
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         with archive.open("a.jsonl", "w", force_zip64=True) as member:
-            member.write(content("jsonl"))
-        archive.writestr("b.txt", content("txt"))
+            member.write(CONTENT["jsonl"])
+        archive.writestr("b.txt", CONTENT["txt"])
     path.write_bytes(path.read_bytes()[:-30])
     assert len(texts(path)) == 4 and reasons(path) == {"unreadable_file": 1}
 
 
-def test_names_in_a_zip_file_of_chinese_windows_are_read_whole_or_cut(tmp_path):
-    path = tmp_path / "corpus.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("abcd.txt", content("txt"))
-    whole = path.read_bytes().replace(b"abcd.txt", "茶经.txt".encode("gbk"))
+def test_names_in_a_zip_file_of_chinese_windows_are_read_whole_or_cut(write):
+    whole = zip_of({"abcd.txt": CONTENT["txt"]}).replace(b"abcd.txt", "茶经.txt".encode("gbk"))
     for damage in (whole, whole[:-30]):
-        path.write_bytes(damage)
+        path = write("corpus.zip", damage)
         assert len(texts(path)) == 2
         assert next(read_documents(path)).source_uri == f"{path}!茶经.txt#line=1"
 
 
-def test_what_is_wrong_behind_the_end_of_an_archive_is_reported(write):
-    whole, other = members("tar.gz"), members("tar")
-    wrong_sum = bytearray(whole)
-    wrong_sum[-8] ^= 1
-    for damaged, why in [(wrong_sum, "CRC check failed"), (whole + gzip.compress(other), "goes on after")]:
-        path = write("corpus.tar.gz", damaged)
-        assert len(texts(path)) == 4 and reasons(path)["unreadable_file"] == 1
-        assert why in list(read_documents(path))[-1].source_uri
+WHOLE = ARCHIVES["tar.gz"]
 
 
-def test_an_archive_that_cannot_be_decompressed_says_why(write):
-    without_members = gzip.compress(bytes(10240))
-    for content in (members("tar.gz")[:10], without_members[:30]):
-        path = write("corpus.tar.gz", content)
-        (item,) = read_documents(path)
-        assert "ended before the end-of-stream marker" in item.source_uri
+@pytest.mark.parametrize(
+    "content, good, why",
+    [
+        (WHOLE[:-8] + bytes([WHOLE[-8] ^ 1]) + WHOLE[-7:], 6, "CRC check failed"),
+        (WHOLE + gzip.compress(ARCHIVES["tar"]), 6, "goes on after"),
+        (WHOLE[:10], 0, "ended before the end-of-stream marker"),
+        (gzip.compress(bytes(10240))[:30], 0, "ended before the end-of-stream marker"),
+    ],
+    ids=["wrong sum", "more behind its end", "cut in its header", "cut before a member"],
+)
+def test_what_is_wrong_with_an_archive_is_reported_behind_its_documents(write, content, good, why):
+    path = write("corpus.tar.gz", content)
+    assert len(texts(path)) == good and reasons(path)["unreadable_file"] == 1
+    assert why in list(read_documents(path))[-1].source_uri
 
 
-def test_names_that_are_not_utf_8_are_escaped(tmp_path):
-    path = tmp_path / "names.tar"
-    with tarfile.open(path, "w", errors="surrogateescape") as archive:
-        info = tarfile.TarInfo("\udcff.txt")
-        info.size = len(content("txt"))
-        archive.addfile(info, io.BytesIO(content("txt")))
+def test_names_that_are_not_utf_8_are_escaped(write):
+    path = write("names.tar", tar_of({"\udcff.txt": CONTENT["txt"]}))
     assert [item.source_uri for item in read_documents(path)][0] == f"{path}!\\udcff.txt#line=1"
 
 
@@ -333,9 +309,8 @@ NOTE: 先 `洗手`。
         ),
     ],
 )
-def test_rst_and_asciidoc_give_their_words(tmp_path, name, page, prose):
-    (tmp_path / name).write_text(page, encoding="utf-8")
-    assert [text.replace("\n", " ") for text in texts(tmp_path / name)] == [prose]
+def test_rst_and_asciidoc_give_their_words(write, name, page, prose):
+    assert [text.replace("\n", " ") for text in texts(write(name, page))] == [prose]
 
 
 @pytest.mark.parametrize(
@@ -367,74 +342,47 @@ def test_a_web_page_gives_its_main_content(write):
     assert text.count(SECOND) == 6 and "脚本" not in text and "<" not in text and "首页" not in text
 
 
-def test_a_web_page_loses_its_listings_and_keeps_preformatted_prose(tmp_path):
+def test_a_web_page_loses_its_listings_and_keeps_preformatted_prose(write):
     listing = "".join(f"for (int i{n} = 0; i{n} &lt; n; ++i{n}) a[i{n}] = 0;  // 清零\n" for n in range(40))
-    pages = [f"<pre><code>{listing}</code></pre>", f"<pre class='cpp'>{listing}</pre>", ""]
-    for name, code in enumerate(pages):
+    found = []
+    for code in (f"<pre><code>{listing}</code></pre>", f"<pre class='cpp'>{listing}</pre>", ""):
         body = f"<p>{FIRST}{SECOND}</p>{code}" * 4 + f"<pre>{FIRST}\n{SECOND}</pre>"
-        (tmp_path / f"{name}.html").write_text(
-            f"<html><body><article>{body}</article></body></html>", "utf-8"
-        )
-    with_code, by_share, without = (texts(tmp_path / f"{name}.html")[0] for name in range(3))
+        found += texts(write("page.html", f"<html><body><article>{body}</article></body></html>"))
+    with_code, by_share, without = found
     assert with_code == by_share == without
     assert without.count(FIRST) == 5 and "清零" not in without
 
 
 def test_urls_are_read_through_fsspec(tmp_path):
-    folder = tmp_path / "far"
-    folder.mkdir()
-    (folder / "b.jsonl.gz").write_bytes(gzip.compress(content("jsonl")))
-    (folder / "a.zip").write_bytes(members("zip"))
-    pq.write_table(pa.table({"text": [FIRST]}), folder / "c.parquet")
-    files = find_files(f"file://{folder}")
-    assert [base_name(f) for f in files] == ["a.zip", "b.jsonl.gz", "c.parquet"]
-    assert len([text for uri in files for text in texts(uri)]) == 4 + 2 + 1
+    files = {"a.zip": ARCHIVES["zip"], "c.parquet": CONTENT["parquet"]}
+    files["b.jsonl.gz"] = gzip.compress(CONTENT["jsonl"])
+    for name, packed in files.items():
+        (tmp_path / name).write_bytes(packed)
+    found = find_files(f"file://{tmp_path}")
+    assert [base_name(uri) for uri in found] == sorted(files)
+    assert len([text for uri in found for text in texts(uri)]) == 6 + 2 + 2
 
 
-@pytest.mark.parametrize("name", ["corpus.parquet", "corpus.parquet.gz", "corpus.zip"])
-def test_parquet_gives_its_documents(tmp_path, name):
-    path = tmp_path / name
-    table = pa.BufferOutputStream()
-    pq.write_table(pa.table({"content": [FIRST, None, SECOND]}), table)
-    packed = table.getvalue().to_pybytes()
-    if name.endswith(".zip"):
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("deep/corpus.parquet", packed)
-    else:
-        path.write_bytes(gzip.compress(packed) if name.endswith(".gz") else packed)
-    assert texts(path) == [FIRST, SECOND] and reasons(path) == {"text_not_string": 1}
+def test_text_of_parquet_that_is_not_utf_8_costs_only_its_bytes(write):
+    broken = pa.array([FIRST.encode() + b"\xff", None, SECOND.encode()], pa.binary()).view(pa.string())
+    assert texts(write("corpus.parquet", parquet_of(text=broken))) == [f"{FIRST}\ufffd", SECOND]
 
 
-def test_bytes_of_parquet_are_text_if_they_are_utf_8(tmp_path):
-    path = tmp_path / "spark.parquet"
-    pq.write_table(pa.table({"text": [FIRST.encode(), b"\x89PNG\xff", SECOND.encode(), None]}), path)
+def test_bytes_of_parquet_are_text_if_they_are_utf_8(write):
+    path = write("spark.parquet", parquet_of(text=[FIRST.encode(), b"\x89PNG\xff", SECOND.encode(), None]))
     assert texts(path) == [FIRST, SECOND] and reasons(path) == {"text_not_string": 2}
+    picture = write("guard.parquet", parquet_of(text=[b"\x89PNG\xff"]))
     with pytest.raises(InputError, match=r"guard\.parquet: no text"):
-        make_guard((str(write_guard(tmp_path, b"\x89PNG\xff")),), 13, CleaningRules())
-    guard = make_guard((str(write_guard(tmp_path, FIRST.encode())),), 13, CleaningRules())
+        make_guard((str(picture),), 13, CleaningRules())
+    guard = make_guard((str(write("g.parquet", parquet_of(text=[FIRST.encode()]))),), 13, CleaningRules())
     assert count_hits(guard, [[FIRST], [SECOND]]).tolist() == [1, 0]
 
 
-def write_guard(folder, text):
-    path = folder / "guard.parquet"
-    pq.write_table(pa.table({"text": [text]}), path)
-    return path
-
-
-def test_text_of_parquet_that_is_not_utf_8_costs_only_its_bytes(tmp_path):
-    content = FIRST.encode() + b"\xff"
-    broken = pa.array([content, None, SECOND.encode()], pa.binary()).view(pa.string())
-    pq.write_table(pa.table({"text": broken}), tmp_path / "corpus.parquet")
-    assert texts(tmp_path / "corpus.parquet") == [f"{FIRST}\ufffd", SECOND]
-
-
-def test_blank_lines_separate_documents_only_between_sentence_lines(write):
-    path = write("one.txt", "第一段说采茶，有两句。第二句在这里。\n\n第二段说炒茶。\n")
-    assert len(texts(path)) == 1
-    assert len(texts(path, text_format="bert")) == 2
-    path.write_text(BERT, encoding="utf-8")
-    assert len(texts(path)) == 2
-    assert len(texts(path, text_format="document")) == 1
+@pytest.mark.parametrize("text_format, count", [("auto", 2), ("bert", 2), ("document", 1)])
+def test_a_named_layout_takes_the_place_of_the_one_that_is_found(write, text_format, count):
+    prose = "第一段说采茶，有两句。第二句在这里。\n\n第二段说炒茶。\n"
+    assert len(texts(write("one.txt", BERT), text_format=text_format)) == count
+    assert len(texts(write("two.txt", prose), text_format=text_format)) == 1 + (text_format == "bert")
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".xz"])
@@ -448,20 +396,19 @@ def test_of_a_damaged_file_what_is_whole_is_read(write, suffix):
     assert len("".join(texts(path))) > 200_000 and reasons(path) == {"unreadable_file": 1}
 
 
-@pytest.mark.parametrize("name", ["zeros.tar", "empty.zip", "header.csv", "rows.parquet", "a.tar"])
-def test_what_holds_nothing_has_a_row(tmp_path, name):
-    empty, inner = io.BytesIO(), tarfile.TarInfo("b.tsv")
-    with zipfile.ZipFile(empty, "w"):
-        pass
-    pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "rows.parquet")
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        inner.size = 5
-        archive.addfile(inner, io.BytesIO(b"text\n"))
-    files = {"zeros.tar": bytes(10240), "empty.zip": empty.getvalue(), "header.csv": b"text\n"}
-    if name in files:
-        (tmp_path / name).write_bytes(files[name])
-    place = f"{tmp_path / name}!b.tsv" if name == "a.tar" else str(tmp_path / name)
-    assert list(read_documents(tmp_path / name)) == [Dropped(place, "empty_file")]
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("zeros.tar", bytes(10240)),
+        ("empty.zip", zip_of({})),
+        ("header.csv", b"text\n"),
+        ("rows.parquet", parquet_of(text=pa.array([], pa.string()))),
+        ("a.tar!b.tsv", tar_of({"b.tsv": b"text\n"})),
+    ],
+)
+def test_what_holds_nothing_has_a_row(write, name, content):
+    path = write(name.split("!")[0], content)
+    assert list(read_documents(path)) == [Dropped(str(path.with_name(name)), "empty_file")]
 
 
 def test_lists_and_quotes_are_read_to_a_hundred_levels_and_deeper_ones_are_named(write):
@@ -495,26 +442,28 @@ def test_a_very_long_line_is_cut_at_the_same_places(write, monkeypatch):
     assert uris == [f"{path}#part={n}" for n in (1, 2)]
 
 
-def test_nothing_to_read_is_an_error(tmp_path):
-    for source, message in [
-        (tmp_path / "no", "does not exist"),
-        (tmp_path, "holds no file"),
-        (tmp_path / "*.txt", "exist"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            find_files(str(source))
+@pytest.mark.parametrize(
+    "source, message",
+    [
+        ("HERE/no", "does not exist"),
+        ("HERE/empty", "holds no file"),
+        ("HERE/*.txt", "exist"),
+        ("", "an empty source"),
+        ("HERE/a.docx", "not a supported input"),
+    ],
+)
+def test_nothing_to_read_is_an_error(tmp_path, source, message):
+    (tmp_path / "empty").mkdir()
     (tmp_path / "a.docx").write_bytes(b"")
-    with pytest.raises(InputError, match="not a supported input"):
-        find_files(str(tmp_path / "a.docx"))
+    with pytest.raises(InputError, match=message):
+        find_files(source.replace("HERE", str(tmp_path)))
 
 
-def test_folders_and_globs_are_searched_in_order(tmp_path):
+def test_folders_and_globs_are_searched_in_order(tmp_path, write):
+    (tmp_path / "deep").mkdir()
     for name in ("b.txt", "a.jsonl", "名字 有空格 (1).txt", "deep/c.csv"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("text\n", encoding="utf-8")
+        write(name, "text\n")
     names = [str(Path(p).relative_to(tmp_path)) for p in find_files(str(tmp_path))]
     assert names == sorted(names) and len(names) == 4
     assert [Path(p).name for p in find_files(str(tmp_path / "**/*.csv"))] == ["c.csv"]
     assert find_files(str(tmp_path / "*")) == find_files(str(tmp_path))  # as a shell's expansion of it
-    with pytest.raises(InputError, match="an empty source"):
-        find_files("")

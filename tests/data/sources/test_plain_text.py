@@ -22,10 +22,15 @@ def wrapped(text, columns):
     return "\n".join(lines)
 
 
-def documents(tmp_path, content, name="one.txt"):
-    path = tmp_path / name
-    path.write_text(content, encoding="utf-8")
-    return [item for item in read_documents(path) if isinstance(item, RawDocument)]
+@pytest.fixture
+def documents(write):
+    """Write a file, and read its documents."""
+
+    def documents(content, name="one.txt", **options):
+        items = read_documents(write(name, content), **options)
+        return [item for item in items if isinstance(item, RawDocument)]
+
+    return documents
 
 
 PARAGRAPHS = [text.replace("\n", "").replace(" ", "") for text in sample_texts()[:12]]
@@ -33,38 +38,33 @@ PARAGRAPHS = [text.replace("\n", "").replace(" ", "") for text in sample_texts()
 
 @pytest.mark.parametrize("columns", [36, 60, 76])
 @pytest.mark.parametrize("spaces", ["", "\u3000\u3000"], ids=["blank lines", "indented"])
-def test_wrapped_text_gives_its_paragraphs_back(tmp_path, columns, spaces):
+def test_wrapped_text_gives_its_paragraphs_back(documents, columns, spaces):
     paragraphs = [spaces + wrapped(spaces + text, columns).lstrip() for text in PARAGRAPHS]
-    (read,) = documents(tmp_path, ("\n" if spaces else "\n\n").join(paragraphs))
+    (read,) = documents(("\n" if spaces else "\n\n").join(paragraphs))
     assert read.text_format == "wrapped"
     assert [line.strip() for line in read.text.split("\n") if line.strip()] == PARAGRAPHS
-    page = "\n\n".join(wrapped(text, columns) for text in PARAGRAPHS)
-    assert documents(tmp_path, page, "one.md")[0].text.split("\n") == PARAGRAPHS
+    (page,) = documents("\n\n".join(wrapped(text, columns) for text in PARAGRAPHS), "page.md")
+    assert page.text.split("\n") == PARAGRAPHS and page.text_format == "wrapped"
 
 
-def test_wrapped_rows_pages_and_quoted_mail_are_joined_too(tmp_path):
+def test_wrapped_rows_pages_and_quoted_mail_are_joined_too(documents):
     page = "\n\n".join(wrapped(text, 60) for text in PARAGRAPHS)
     rows = [json.dumps({"text": text}, ensure_ascii=False) for text in (page, PARAGRAPHS[0])]
-    joined, short = documents(tmp_path, "\n".join(rows), "rows.jsonl")
-    assert joined.text.split("\n\n") == PARAGRAPHS and joined.text_format == "wrapped"
+    joined, short = documents("\n".join(rows), "rows.jsonl")
     assert short == replace(short, text=PARAGRAPHS[0], text_format=None)
-    (html,) = documents(tmp_path, f"<html><body><pre>{page}</pre></body></html>", "old.html")
-    assert html.text.split() == PARAGRAPHS and html.text_format == "wrapped"
-    (markdown,) = documents(tmp_path, page, "page.md")
-    assert markdown.text.split("\n") == PARAGRAPHS and markdown.text_format == "wrapped"
-    (kept,) = read_documents(tmp_path / "page.md", text_format="document")
-    assert kept.text == page.replace("\n\n", "\n") and kept.text_format is None
+    (html,) = documents(f"<html><body><pre>{page}</pre></body></html>", "old.html")
     mail = "\n".join(f"> {line}".rstrip() for line in page.split("\n"))
-    (read,) = documents(tmp_path, mail)
-    assert read.text.split("\n\n") == PARAGRAPHS
-    (kept,) = read_documents(tmp_path / "one.txt", text_format="document")
-    assert kept.text == mail
+    (quoted,) = documents(mail)
+    for read, end in ((joined, "\n\n"), (html, None), (quoted, "\n\n")):
+        assert read.text.split(end) == PARAGRAPHS and read.text_format == "wrapped"
+    (kept,) = documents(page, "page.md", text_format="document")
+    assert kept.text == page.replace("\n\n", "\n") and kept.text_format is None
+    assert [kept.text for kept in documents(mail, text_format="document")] == [mail]
 
 
-def test_wrapped_english_keeps_its_spaces(tmp_path):
+def test_wrapped_english_keeps_its_spaces(documents):
     text = "A corpus of English letters, as they were sent by mail in plain text, is wrapped at words. " * 8
-    (read,) = documents(tmp_path, textwrap.fill(text, 72))
-    assert read.text == text.strip()
+    assert [read.text for read in documents(textwrap.fill(text, 72))] == [text.strip()]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_wrapped_english_keeps_its_spaces(tmp_path):
     ],
     ids=["paragraphs", "blank lines", "headings", "verse", "sentence a line"],
 )  # fmt: skip
-def test_a_layout_is_found_and_an_ordinary_text_stays_whole(tmp_path, content, text_format):
-    read = documents(tmp_path, content)
+def test_a_layout_is_found_and_an_ordinary_text_stays_whole(documents, content, text_format):
+    read = documents(content)
     assert {item.text_format for item in read} == {text_format}
     assert len(read) == (9 if text_format == "bert" else 1)
     assert "\n\n".join(item.text for item in read) == content.rstrip("\n")

@@ -8,12 +8,9 @@ from tests.data.sources.test_documents import FIRST, SECOND, reasons, texts
 
 def test_pretty_printed_values_are_read_one_after_the_other(write):
     rows = [{"text": f"{FIRST}{n}" * 50, "other": {"deep": [1, {"a": "]"}]}} for n in range(400)]
-    for text in (
-        json.dumps(rows, ensure_ascii=False, indent=1),
-        "\n".join(json.dumps(row, ensure_ascii=False, indent=2) for row in rows),
-    ):
-        path = write("corpus.json", text)
-        assert texts(path) == [row["text"] for row in rows]
+    apart = "\n".join(json.dumps(row, ensure_ascii=False, indent=2) for row in rows)
+    for text in (json.dumps(rows, ensure_ascii=False, indent=1), apart):
+        assert texts(write("corpus.json", text)) == [row["text"] for row in rows]
         path = write("corpus.json", text[: len(text) // 2])
         assert len(texts(path)) in range(190, 210) and reasons(path) == {"bad_json": 1}
 
@@ -72,25 +69,23 @@ def test_a_bad_quote_costs_only_its_row(write, bad):
 
 
 @pytest.mark.parametrize("mark", [";", "\t"])
-def test_a_csv_of_excel_may_have_semicolons_or_tabs_between_its_columns(tmp_path, mark):
-    path = tmp_path / "corpus.csv"
-    path.write_text(f'id{mark}text\n1{mark}"{FIRST}{mark}{SECOND}"\n2{mark}{SECOND}\n', encoding="utf-8-sig")
-    assert texts(path) == [f"{FIRST}{mark}{SECOND}", SECOND]
+def test_a_csv_of_excel_may_have_semicolons_or_tabs_between_its_columns(write, mark):
+    content = f'id{mark}text\n1{mark}"{FIRST}{mark}{SECOND}"\n2{mark}{SECOND}\n'
+    assert texts(write("corpus.csv", content.encode("utf-8-sig"))) == [f"{FIRST}{mark}{SECOND}", SECOND]
 
 
-def test_rows_that_are_too_long_are_dropped_and_the_rest_is_read(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind, place", [("jsonl", "line=2"), ("tsv", "row=3"), ("csv", "row=3")])
+def test_a_row_that_is_too_long_is_dropped_and_the_rest_is_read(write, monkeypatch, kind, place):
     monkeypatch.setattr("data.sources.rows.MAX_ROW_CHARACTERS", 5_000_000)
+    rows = [FIRST, "茶" * 6_000_000, SECOND]
+    lines = [dumps({"text": row}) for row in rows] if kind == "jsonl" else ["text", *rows]
+    path = write(f"rows.{kind}", "\n".join(lines) + "\n")
+    assert texts(path) == [FIRST, SECOND]
+    (dropped,) = (item for item in read_documents(path) if isinstance(item, Dropped))
+    assert dropped.reason == "row_too_long" and dropped.characters >= len(rows[1])
+    assert dropped.source_uri == f"{path}#{place}"
+
+
+def test_a_page_that_is_too_long_is_dropped(write, monkeypatch):
     monkeypatch.setattr("data.sources.documents.MAX_PAGE_CHARACTERS", 1000)
-    long = "茶" * 6_000_000
-    for name, content in [
-        ("rows.jsonl", f"{dumps({'text': FIRST})}\n{dumps({'text': long})}\n{dumps({'text': SECOND})}\n"),
-        ("rows.tsv", f"text\n{FIRST}\n{long}\n{SECOND}\n"),
-        ("rows.csv", f"text\n{FIRST}\n{long}\n{SECOND}\n"),
-    ]:
-        (tmp_path / name).write_text(content, encoding="utf-8")
-        assert texts(tmp_path / name) == [FIRST, SECOND], name
-        (dropped,) = (item for item in read_documents(tmp_path / name) if isinstance(item, Dropped))
-        assert dropped.reason == "row_too_long" and dropped.characters >= len(long)
-        assert dropped.source_uri.endswith("#line=2" if name.endswith("jsonl") else "#row=3")
-    (tmp_path / "page.md").write_text("茶" * 2000, encoding="utf-8")
-    assert reasons(tmp_path / "page.md") == {"page_too_long": 1}
+    assert reasons(write("page.md", "茶" * 2000)) == {"page_too_long": 1}

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from data.errors import InputError
@@ -7,12 +5,17 @@ from data.tokenization import find_tokenizer, load_tokenizer, train_tokenizer
 from data.tokenization.wordpiece import read_vocabulary
 from tests.conftest import sample_sentences
 
+kinds = pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
 
-@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
-def test_a_trained_vocabulary_saves_loads_and_covers_its_text(kind, tmp_path):
-    trained = train_tokenizer(sample_sentences(), kind=kind, vocab_size=2500)
-    trained.save(tmp_path)
-    loaded = load_tokenizer(find_tokenizer(str(tmp_path)))
+
+@kinds
+def test_a_trained_vocabulary_covers_its_text_and_is_saved_as_the_same_files_each_time(kind, tmp_path):
+    for name in ("once", "again"):
+        trained = train_tokenizer(iter(sample_sentences()), kind=kind, vocab_size=2500)
+        trained.save(tmp_path / name)
+    for path in (tmp_path / "once").iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
+    loaded = load_tokenizer(find_tokenizer(str(tmp_path / "once")))
     assert loaded.kind == kind and loaded.vocab_size == trained.vocab_size <= 2500
     ids = [i for sentence in sample_sentences() for i in loaded.encode(sentence)[0].tolist()]
     assert ids.count(loaded.unknown_id) < 0.02 * len(ids)
@@ -29,23 +32,14 @@ def test_a_vocabulary_smaller_than_its_texts_characters_leaves_out_the_rarest():
     assert len(notices) == 1 and notices[0].startswith("the characters alone make 14 entries: the 6 rarest")
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+@kinds
 def test_a_vocabulary_is_learnt_in_lower_case_as_texts_are_read(kind):
     text = "茶 THE TEA is picked early and DRIED slowly over a small fire"
     trained = train_tokenizer([text] * 3, kind=kind, vocab_size=60)
     assert trained.unknown_id not in trained.encode(text)[0]
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
-def test_the_same_text_gives_the_same_files(kind, tmp_path):
-    for name in ("once", "again"):
-        text = iter(["茶 the tea is picked early and dried slowly over a small fire"] * 3)
-        train_tokenizer(text, kind=kind, vocab_size=60).save(tmp_path / name)
-    for path in (tmp_path / "once").iterdir():
-        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
-
-
-@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+@kinds
 def test_no_vocabulary_is_trained_on_nothing(kind):
     with pytest.raises(InputError, match="no vocabulary .*can be trained on this text"):
         train_tokenizer(iter(["", " "]), kind=kind, vocab_size=60)
@@ -83,16 +77,23 @@ def test_a_vocabulary_that_cannot_work_is_refused(write, lines, message, line_en
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("added_tokens.json", {"好茶": 5, "[MASK]": 4}, "1 entries were added to .*, first '好茶'"),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"5": {"content": "好茶"}}}, "first '好茶'"),
-        ("tokenizer_config.json", {"do_lower_case": "false"}, "do_lower_case is 'false', and must be true"),
-        ("tokenizer_config.json", {"strip_accents": 0}, "strip_accents is 0, and must be true"),
+        ("added_tokens.json", '{"好茶": 5, "[MASK]": 4}', "1 entries were added to .*, first '好茶'"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"5": {"content": "好茶"}}}', "first '好茶'"),
+        ("tokenizer_config.json", '{"do_lower_case": "false"}', "do_lower_case is 'false', and must be true"),
+        ("tokenizer_config.json", '{"strip_accents": 0}', "strip_accents is 0, and must be true"),
+        (
+            "tokenizer_config.json",
+            '{"tokenize_chinese_chars": false}',
+            "tokenize_chinese_chars off: not sup",
+        ),
+        ("tokenizer_config.json", '{"domain_terms": ["不在表中"]}', r"1 domain term\(s\) are not in"),
+        ("tokenizer_config.json", "[" * 100_000, "not a JSON object"),
     ],
 )
-def test_what_would_make_other_ids_in_transformers_is_refused(tmp_path, write, name, content, message):
+def test_what_would_make_other_ids_in_transformers_is_refused(write, name, content, message):
     path = write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     load_tokenizer(path)
-    (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    write(name, content)
     with pytest.raises(InputError, match=message):
         load_tokenizer(path)
 

@@ -1,7 +1,5 @@
 """Domain terms in free slots, and tokenizers as the original models have them."""
 
-import json
-
 import numpy as np
 import pytest
 import sentencepiece
@@ -36,6 +34,11 @@ def chinese(tokenizer):
     return WordPieceTokenizer([*tokenizer.vocabulary, *characters, *slots, *(f"##{c}" for c in han)])
 
 
+@pytest.fixture(scope="module")
+def grown(chinese):
+    return add_terms_to_vocabulary(chinese, TERMS)[0]
+
+
 def pieces(tokenizer, text):
     return [tokenizer.vocabulary[i] for i in tokenizer.encode(text)[0]]
 
@@ -53,12 +56,9 @@ def test_terms_take_free_slots_and_the_table_keeps_its_size(chinese):
     assert changed == {addition.token_id for addition in added}
 
 
-def test_the_longest_term_is_found_where_it_stands(chinese):
-    grown, _ = add_terms_to_vocabulary(chinese, TERMS)
-    expected = "新 采 的 普洱茶 和 乌龙 茶 ， 普洱茶饼 。 DNA测序 model 普 洱"
-    ids, starts = grown.encode(TEXT)
-    tokens = [grown.vocabulary[i] for i in ids]
-    assert " ".join(tokens) == expected
+def test_the_longest_term_is_found_where_it_stands(grown):
+    tokens, (_, starts) = pieces(grown, TEXT), grown.encode(TEXT)
+    assert " ".join(tokens) == "新 采 的 普洱茶 和 乌龙 茶 ， 普洱茶饼 。 DNA测序 model 普 洱"
     assert [TEXT[s] for s in starts] == [token[0] for token in tokens]
     assert (np.diff(starts) > 0).all()
 
@@ -70,8 +70,7 @@ def test_no_text_is_ever_encoded_as_a_free_slot(chinese):
     assert not slots & {i for text in texts for i in chinese.encode(text)[0].tolist()}
 
 
-def test_a_grown_vocabulary_comes_back_and_opens_in_transformers(chinese, tmp_path):
-    grown, _ = add_terms_to_vocabulary(chinese, TERMS)
+def test_a_grown_vocabulary_comes_back_and_opens_in_transformers(grown, tmp_path):
     grown.save(tmp_path)
     again = load_tokenizer(find_tokenizer(str(tmp_path)))
     assert again.vocabulary == grown.vocabulary and again.terms == grown.terms
@@ -88,7 +87,7 @@ def test_terms_are_added_to_a_vocabulary_with_terms(chinese):
     first, _ = add_terms_to_vocabulary(chinese, ["普洱茶"])
     second, added = add_terms_to_vocabulary(first, ["普洱茶", "乌龙"])
     assert [addition.term for addition in added] == ["乌龙"] and set(second.terms) == {"普洱茶", "乌龙"}
-    assert "普洱茶" in pieces(second, TEXT) and "乌龙" in pieces(second, TEXT)
+    assert {"普洱茶", "乌龙"} <= set(pieces(second, TEXT))
 
 
 def test_terms_that_cannot_be_spelt_or_do_not_fit_are_not_added(chinese, tokenizer):
@@ -106,12 +105,12 @@ def test_terms_that_cannot_be_spelt_or_do_not_fit_are_not_added(chinese, tokeniz
         ("茶".encode() * 40, "longer than 32 characters"),
     ],
 )
-def test_a_file_of_terms_is_checked(tmp_path, content, message):
-    (tmp_path / "terms.txt").write_bytes(content)
+def test_a_file_of_terms_is_checked(write, content, message):
+    path = write("terms.txt", content)
     with pytest.raises(InputError, match=message):
-        read_terms(tmp_path / "terms.txt")
+        read_terms(path)
     with pytest.raises(InputError, match="none.txt cannot be read"):
-        read_terms(tmp_path / "none.txt")
+        read_terms(path.with_name("none.txt"))
 
 
 ORIGINAL = [
@@ -130,11 +129,8 @@ def test_lower_case_accents_and_han_spacing_are_the_originals(tokenizer, lower_c
     more = [c for text in ORIGINAL for c in text + text.lower() if not c.isspace()]
     vocabulary = list(dict.fromkeys([*tokenizer.vocabulary, *more, *(f"##{c}" for c in more)]))
     ours = WordPieceTokenizer(vocabulary, lower_case=lower_case, strip_accents=strip_accents)
-    theirs = BertTokenizer(
-        vocab={token: i for i, token in enumerate(vocabulary)},
-        do_lower_case=lower_case,
-        strip_accents=strip_accents,
-    )
+    ids = {token: i for i, token in enumerate(vocabulary)}
+    theirs = BertTokenizer(vocab=ids, do_lower_case=lower_case, strip_accents=strip_accents)
     ours.save(tmp_path)
     again = load_tokenizer(tmp_path / "vocab.txt")
     for text in ORIGINAL:
@@ -153,6 +149,16 @@ def english():
     return train_tokenizer(texts, kind="sentencepiece", vocab_size=90).model
 
 
+ENGLISH = [
+    "The Tea of the GARDEN",
+    "café tëä in thé house",
+    "``cafe'' 123",
+    "ID of İd",  # its lower case is two characters
+    "slowly dried, early, № 3",  # № is decomposed to a capital letter
+    "The\u3000tea\tis \u00a0 old\u3000",
+]
+
+
 @pytest.mark.parametrize("keep_accents", [False, True])
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_sentencepiece_is_used_as_alberts_own_tokenizer_does(english, keep_accents, lower_case, tmp_path):
@@ -163,48 +169,28 @@ def test_sentencepiece_is_used_as_alberts_own_tokenizer_does(english, keep_accen
     ours.save(tmp_path)
     again = load_tokenizer(tmp_path / "spiece.model")
     library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    for text in (
-        "The Tea of the GARDEN",
-        "café tëä in thé house",
-        "``cafe'' 123",
-        "ID of İd",  # its lower case is two characters
-        "slowly dried, early, № 3",  # № is decomposed to a capital letter
-        "The\u3000tea\tis \u00a0 old\u3000",
-    ):
+    for text in ENGLISH:
         ids, starts = ours.encode(text)
-        assert again.encode(text)[0].tolist() == ids.tolist()
-        assert (
-            ids.tolist()
-            == library.encode(text, add_special_tokens=False).ids
-            == theirs(text, add_special_tokens=False)["input_ids"]
-        ), text
+        others = (library.encode(text, add_special_tokens=False).ids, again.encode(text)[0].tolist())
+        assert ids.tolist() == theirs(text, add_special_tokens=False)["input_ids"], text
+        assert all(other == ids.tolist() for other in others), text
         assert (np.diff(starts) >= 0).all() and starts.max() < len(text)
 
 
-def test_a_published_model_without_a_config_drops_accents(english, tmp_path):
-    (tmp_path / "30k-clean.model").write_bytes(english)
-    published = load_tokenizer(find_tokenizer(str(tmp_path)))
+def test_a_published_model_without_a_config_drops_accents(english, write):
+    published = load_tokenizer(find_tokenizer(str(write("30k-clean.model", english).parent)))
     assert published.encode("café")[0].tolist() == published.encode("cafe")[0].tolist()
 
 
 def test_the_wrong_kind_of_vocabulary_is_refused(tokenizer, english, tmp_path, write):
     tokenizer.save(tmp_path)
-    with pytest.raises(InputError, match="not a SentencePiece model"):
-        (tmp_path / "other.model").write_bytes((tmp_path / "vocab.txt").read_bytes())
-        load_tokenizer(tmp_path / "other.model")
+    for name, content, message in (
+        ("other.model", (tmp_path / "vocab.txt").read_bytes(), "not a SentencePiece model"),
+        ("other.txt", english, "not UTF-8 text|blank line|more than once|no .* in"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_tokenizer(write(name, content))
     (tmp_path / "other.model").unlink()
-    (tmp_path / "other.txt").write_bytes(english)
-    with pytest.raises(InputError, match="not UTF-8 text|blank line|more than once|no .* in"):
-        load_tokenizer(tmp_path / "other.txt")
-    (tmp_path / "spiece.model").write_bytes(english)
+    write("spiece.model", english)
     with pytest.raises(InputError, match="holds 2 vocabularies .vocab.txt, spiece.model.: pass the one"):
         find_tokenizer(str(tmp_path))
-    config = write("tokenizer_config.json", json.dumps({"tokenize_chinese_chars": False}))
-    with pytest.raises(InputError, match="tokenize_chinese_chars off: not supported"):
-        load_tokenizer(tmp_path / "vocab.txt")
-    config.write_text(json.dumps({"domain_terms": ["不在表中的词"]}))
-    with pytest.raises(InputError, match=r"1 domain term\(s\) are not in"):
-        load_tokenizer(tmp_path / "vocab.txt")
-    config.write_text("[" * 100_000)
-    with pytest.raises(InputError, match="not a JSON object"):
-        load_tokenizer(tmp_path / "vocab.txt")

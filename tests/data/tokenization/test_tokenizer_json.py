@@ -24,13 +24,6 @@ def both(request, tmp_path_factory):
     return tokenizer, theirs
 
 
-@pytest.fixture(scope="module")
-def wordpiece_json(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("saved")
-    train_tokenizer(SENTENCES, kind="wordpiece", vocab_size=2500).save(folder)
-    return (folder / "tokenizer.json").read_text(encoding="utf-8")
-
-
 def test_it_encodes_as_the_files_it_was_made_from(both):
     tokenizer, folder = both
     alone = load_tokenizer(find_tokenizer(str(folder)))
@@ -50,10 +43,10 @@ def test_it_encodes_as_the_files_it_was_made_from(both):
     ],
     ids=["normalizer", "prefix", "another model"],
 )  # fmt: skip
-def test_what_is_no_such_vocabulary_is_refused(write, wordpiece_json, change, message):
-    path = write("tokenizer.json", change(wordpiece_json))
+def test_what_is_no_such_vocabulary_is_refused(write, vocabulary_file, change, message):
+    content = vocabulary_file.with_name("tokenizer.json").read_text(encoding="utf-8")
     with pytest.raises(InputError, match=message):
-        load_tokenizer(path)
+        load_tokenizer(write("tokenizer.json", change(content)))
 
 
 @pytest.mark.parametrize(
@@ -77,9 +70,9 @@ def test_lower_case_and_accents_are_read_as_transformers_reads_them(both, tmp_pa
 
 def test_another_pre_tokenizer_is_refused(both, write):
     content = json.loads((both[1] / "tokenizer.json").read_text(encoding="utf-8"))
-    path = write("tokenizer.json", json.dumps({**content, "pre_tokenizer": {"type": "Whitespace"}}))
+    content["pre_tokenizer"] = {"type": "Whitespace"}
     with pytest.raises(InputError, match="its pre_tokenizer has other settings"):
-        load_tokenizer(path)
+        load_tokenizer(write("tokenizer.json", json.dumps(content)))
 
 
 def test_berts_chinese_vocabulary_survives_being_saved_by_transformers(tmp_path):

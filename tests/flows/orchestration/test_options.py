@@ -7,7 +7,6 @@ import pytest
 from pydantic_core import to_jsonable_python
 
 from flows.orchestration.command import read_options
-from flows.orchestration.mistakes import explain
 from flows.orchestration.settings import JOBS
 from tests.commands import typed_as
 
@@ -98,23 +97,6 @@ def test_the_first_level_holds_a_dozen_options_beside_the_groups(name):
     made = JOBS[name](**REQUIRED[name])
     first = [one.name for one in fields(made) if not is_dataclass(getattr(made, one.name))]
     assert len(first) <= 15, first
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--corp", "tea"], "Did you mean --corpus instead of --corp?"),
-        (["--corpus", "tea", "--quality.min-charcters", "3"], "--quality.min-charcters"),
-        (["--corpus", "tea", "--quality.min-characters", "0"], "quality.min_characters='0': it must"),
-        ([], "--corpus"),
-    ],
-)
-def test_a_wrong_argument_is_explained_in_a_line(arguments, message, monkeypatch):
-    monkeypatch.setenv("JIXU_COMMAND", "jixu refresh-corpus")
-    with pytest.raises(Exception) as refused:  # noqa: B017 (of the command-line library, or ours)
-        read_options("refresh-corpus", arguments)
-    line = explain(refused.value)
-    assert message in line and "\n" not in line
 
 
 def test_what_is_typed_takes_precedence_over_the_recipe(tmp_path):

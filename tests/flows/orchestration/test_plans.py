@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from albert.pretraining import SETTINGS_FILE, checkpoint_folder, write_settings
-from data.catalog import CheckpointRow, read_catalog, record_run
+from data.catalog import CheckpointRow
 from data.errors import ConfigError, InputError, UserError
 from data.tokenization import WordPieceTokenizer, load_tokenizer
 from data.workspace import Workspace
@@ -20,7 +20,7 @@ from flows.orchestration.settings import JOBS
 from tests import ROOT
 from tests.commands import refused, run_here, typed_as
 from tests.conftest import SAMPLES, save_small_model
-from tests.corpora import make_corpus
+from tests.corpora import ask, make_corpus, record
 
 
 def plan(name, values):
@@ -44,77 +44,76 @@ SOUND = {
         "second": FIELD | {"name": "coffee"},
     },
 }
-REFUSED = [
-    ("refresh-corpus", {"source": ["/no/such/text"]}, "source /no/such/text does not exist"),
-    ("refresh-corpus", {"tokenizer": "HERE/vocab.txt"}, "no [MASK] in"),
-    ("refresh-corpus", {"max_seq_length": 513}, "max_seq_length='513': it must be less than or equal to 512"),
-    ("refresh-corpus", {"recipe": "HERE/recipe.yaml"}, "unknown mask; did you mean masking?"),
-    (
-        "refresh-corpus",
-        {"objective": "roberta", "instances": {"sop": "on"}},
-        "sop=on: the objective roberta has no sentence order",
-    ),
-    ("refresh-corpus", {"drift": {"event_if": "drift=0.3"}}, "'drift=0.3' is no condition"),
-    (
-        "refresh-corpus",
-        {"drift": {"pretrain_if": "drift>0"}},
-        "no checkpoint of a completed pretraining on 茶",
-    ),
-    (
-        "refresh-corpus",
-        {"running": {"dask_address": "tcp://127.0.0.1:9"}, "workspace": "none-yet"},
-        "paths must be absolute",
-    ),
-    ("continued-pretraining", {"corpus": "law"}, "no corpus 'law' in this workspace (there is: again, tea)"),
-    (
-        "continued-pretraining",
-        {"init": "enormous"},
-        "--init 'enormous' is no checkpoint folder and no preset",
-    ),
-    ("continued-pretraining", {"init": "HERE/short"}, "up to 128 tokens, the model"),
-    ("continued-pretraining", {"init": BRIGHT}, "no vocab.txt, spiece.model or tokenizer.json in"),
-    (
-        "continued-pretraining",
-        {"init": "bert-tiny", "growth": {"num_hidden_layers": 2}},
-        "layers are only added",
-    ),
-    ("continued-pretraining", {"processes": 2, "running": {"accumulate": 1}}, "1 parts cannot be shared out"),
-    ("continued-pretraining", {"mix": ["general"]}, "'general': give a corpus and its share as NAME:SHARE"),
-    ("continued-pretraining", {"mix": ["nothing:0.2"]}, "no corpus 'nothing' in this workspace"),
-    ("continued-pretraining", {"mix": ["tea:0.2"]}, "tea:0.2: that is the corpus itself"),
-    ("fine-tune", {"task": "HERE/task.yaml"}, "no column 'sentence'"),
-    ("fine-tune", {"model": ["HERE"]}, "no config.json"),
-    ("fine-tune", {"model": ["tiny"]}, "a preset has no vocabulary and no weights"),
-    ("fine-tune", {"train": "HERE/none.tsv"}, "no file"),
-    ("fine-tune", {"corpora": {"domain": "law"}}, "no catalog in"),
-    ("fine-tune", {"corpora": {"domain": "law"}, "workspace": "MADE"}, "no corpus 'law' in this workspace"),
-    ("fine-tune", {"run": "../run"}, "run '../run': use 1 to 64 letters"),
-    ("fine-tune", {"seeds": [1, 1]}, "give one or more, each once"),
-    ("fine-tune", {"seeds": [-1]}, "seeds.0='-1': it must be greater than or equal to 0"),
-    ("train-tokenizer", {"source": []}, "give either --corpus or --source"),
-    ("train-tokenizer", {"corpus": "law"}, "give either --corpus or --source"),
-    ("train-tokenizer", {"corpus": "law", "source": []}, "no catalog in"),
-    ("train-tokenizer", {"name": "a/b"}, "tokenizer 'a/b': use 1 to 64 letters"),
-    ("end-to-end", {"domain": [], "dev": []}, "--domain, --dev missing"),
-    ("end-to-end", {"task": "/no/such/task.yaml"}, "task.yaml"),
-    ("end-to-end", {"dev": "/no/such/dev.tsv"}, "no file /no/such/dev.tsv"),
-    ("end-to-end", {"test": __file__}, "test_plans.py"),
-    ("end-to-end", {"domain": ["/no/such/text"]}, "source /no/such/text does not exist"),
-    ("end-to-end", {"init": "tiny"}, "give --general text to train a base model on"),
-    ("end-to-end", {"init": "huge", "general": [GENERAL]}, "no preset 'huge'"),
-    ("end-to-end", {"tokenizer": "HERE/other.txt"}, "is not the vocabulary of tiny-zh: leave"),
-    ("end-to-end", {"tokenizer": "HERE/none.txt", "general": [GENERAL], "init": "tiny"}, "none.txt"),
-    ("end-to-end", {"guard": {"files": ["/no/such/set"]}}, "guard file /no/such/set is no file"),
-    ("end-to-end", {"init": "HERE/short"}, "has 64 positions: give --text.max-seq-length 64"),
-    ("lcqmc-experiment", {"guard": {"files": ["/no/such/set"]}}, "guard file /no/such/set is no file"),
-    ("lcqmc-experiment", {"pretraining_seeds": [0, 0]}, "pretraining_seeds=(0, 0): give each once"),
-    ("lcqmc-experiment", {"first": {"name": "a/b"}}, "corpus 'a/b-task': use 1 to 64 letters"),
-    ("lcqmc-experiment", {"init": "tiny"}, "tiny"),
-    ("lcqmc-experiment", {"second": {"name": "general"}}, "first.name and second.name are tea and general"),
-    ("lcqmc-experiment", {"first": {"text": ["/no/such/text"]}}, "source /no/such/text does not exist"),
-    ("lcqmc-experiment", {"second": {"dev": "/no/such/dev.tsv"}}, "no file /no/such/dev.tsv"),
-    ("lcqmc-experiment", {"second": {"dev": "HERE/dev.json"}}, "dev.json has 2 examples in 1 lines"),
-]
+REFUSED = {
+    "refresh-corpus": [
+        ({"source": ["/no", "/nor/this"]}, "source /no does not exist; source /nor/this does"),
+        ({"source": []}, "no source given"),
+        ({"tokenizer": "nope"}, "no tokenizer 'nope'"),
+        ({"tokenizer": []}, "no tokenizer given"),
+        ({"corpus": []}, "corpus is missing"),
+        ({"corp": "tea"}, "Did you mean --corpus"),
+        ({"quality": {"min-charcters": 3}}, "--quality.min-charcters"),
+        ({"quality": {"min-characters": 0}}, "quality.min_characters='0': it must"),
+        ({"tokenizer": "HERE/vocab.txt"}, "no [MASK] in"),
+        ({"max_seq_length": 513}, "max_seq_length='513': it must be less than or equal to 512"),
+        ({"recipe": "HERE/recipe.yaml"}, "unknown mask; did you mean masking?"),
+        ({"objective": "roberta", "instances": {"sop": "on"}}, "sop=on: the objective roberta has no"),
+        ({"drift": {"event_if": "drift=0.3"}}, "'drift=0.3' is no condition"),
+        ({"drift": {"pretrain_if": "drift>0"}}, "no checkpoint of a completed pretraining on 茶"),
+        ({"running": {"dask_address": "tcp://127.0.0.1:9"}, "workspace": "none"}, "paths must be absolute"),
+    ],
+    "continued-pretraining": [
+        ({"corpus": "law"}, "no corpus 'law' in this workspace (there is: again, tea)"),
+        ({"init": "enormous"}, "--init 'enormous' is no checkpoint folder and no preset"),
+        ({"init": "HERE/short"}, "up to 128 tokens, the model"),
+        ({"init": BRIGHT}, "no vocab.txt, spiece.model or tokenizer.json in"),
+        ({"init": "bert-tiny", "growth": {"num_hidden_layers": 2}}, "layers are only added"),
+        ({"processes": 2, "running": {"accumulate": 1}}, "1 parts cannot be shared out"),
+        ({"mix": ["general"]}, "'general': give a corpus and its share as NAME:SHARE"),
+        ({"mix": ["nothing:0.2"]}, "no corpus 'nothing' in this workspace"),
+        ({"mix": ["tea:0.2"]}, "tea:0.2: that is the corpus itself"),
+    ],
+    "fine-tune": [
+        ({"task": "HERE/task.yaml"}, "no column 'sentence'"),
+        ({"model": ["HERE"]}, "no config.json"),
+        ({"model": ["tiny"]}, "a preset has no vocabulary and no weights"),
+        ({"train": "HERE/none.tsv"}, "no file"),
+        ({"corpora": {"domain": "law"}}, "no catalog in"),
+        ({"corpora": {"domain": "law"}, "workspace": "MADE"}, "no corpus 'law' in this workspace"),
+        ({"run": "../run"}, "run '../run': use 1 to 64 letters"),
+        ({"seeds": [1, 1]}, "give one or more, each once"),
+        ({"seeds": [-1]}, "seeds.0='-1': it must be greater than or equal to 0"),
+    ],
+    "train-tokenizer": [
+        ({"source": []}, "give either --corpus or --source"),
+        ({"corpus": "law"}, "give either --corpus or --source"),
+        ({"corpus": "law", "source": []}, "no catalog in"),
+        ({"name": "a/b"}, "tokenizer 'a/b': use 1 to 64 letters"),
+    ],
+    "end-to-end": [
+        ({"domain": [], "dev": []}, "--domain, --dev missing"),
+        ({"task": "/no/such/task.yaml"}, "task.yaml"),
+        ({"dev": "/no/such/dev.tsv"}, "no file /no/such/dev.tsv"),
+        ({"test": __file__}, "test_plans.py"),
+        ({"domain": ["/no/such/text"]}, "source /no/such/text does not exist"),
+        ({"init": "tiny"}, "give --general text to train a base model on"),
+        ({"init": "huge", "general": [GENERAL]}, "no preset 'huge'"),
+        ({"tokenizer": "HERE/other.txt"}, "is not the vocabulary of tiny-zh: leave"),
+        ({"tokenizer": "HERE/none.txt", "general": [GENERAL], "init": "tiny"}, "none.txt"),
+        ({"guard": {"files": ["/no/such/set"]}}, "guard file /no/such/set is no file"),
+        ({"init": "HERE/short"}, "has 64 positions: give --text.max-seq-length 64"),
+    ],
+    "lcqmc-experiment": [
+        ({"guard": {"files": ["/no/such/set"]}}, "guard file /no/such/set is no file"),
+        ({"pretraining_seeds": [0, 0]}, "pretraining_seeds=(0, 0): give each once"),
+        ({"first": {"name": "a/b"}}, "corpus 'a/b-task': use 1 to 64 letters"),
+        ({"init": "tiny"}, "tiny"),
+        ({"second": {"name": "general"}}, "first.name and second.name are tea and general"),
+        ({"first": {"text": ["/no/such/text"]}}, "source /no/such/text does not exist"),
+        ({"second": {"dev": "/no/such/dev.tsv"}}, "no file /no/such/dev.tsv"),
+        ({"second": {"dev": "HERE/dev.json"}}, "dev.json has 2 examples in 1 lines"),
+    ],
+}
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +146,9 @@ def test_what_can_work_is_planned(job, workspace, tmp_path):
         assert plan(job, values(job, corpora, tmp_path, workspace))
 
 
-@pytest.mark.parametrize(("job", "change", "message"), REFUSED)
+@pytest.mark.parametrize(
+    ("job", "change", "message"), [(job, *case) for job, cases in REFUSED.items() for case in cases]
+)
 def test_what_cannot_work_is_refused_in_a_line_before_anything_is_written(
     job, change, message, workspace, tokenizer, tmp_path
 ):
@@ -167,12 +168,8 @@ def test_what_cannot_work_is_refused_in_a_line_before_anything_is_written(
 
 
 def test_what_is_set_beside_the_demonstration_takes_precedence(tmp_path):
-    given = {
-        "demo": True,
-        "steps": 7,
-        "fine_tuning": {"epochs": 2, "batch_size": 8},
-        "workspace": str(tmp_path),
-    }
+    given = {"demo": True, "steps": 7, "workspace": str(tmp_path)}
+    given["fine_tuning"] = {"epochs": 2, "batch_size": 8}
     planned = plan("end-to-end", given)
     tuning = planned.fine_tuning
     assert (planned.steps, planned.text.copies, planned.domain) == (7, 4, (TEA,))
@@ -202,27 +199,28 @@ def test_a_deployments_run_is_refused_as_its_command_is(prefect_server, monkeypa
     assert not (tmp_path / "w").exists()
 
 
-def run_of(workspace, init="tiny", corpus="tea", **given):
-    options = JOBS["continued-pretraining"](corpus=corpus, workspace=str(workspace), init=init, **given)
-    return pretraining_plan(options).run
+def plan_of(root, corpus="tea", init="tiny", **given):
+    given = {"corpus": corpus, "workspace": str(root), "init": init} | given
+    return pretraining_plan(JOBS["continued-pretraining"](**given))
+
+
+def run_of(root, init="tiny", **given):
+    return plan_of(root, init=init, **given).run
+
+
+def write_begun(settings):
+    """Write the settings of a run, as it does when it begins."""
+    settings.run_folder.mkdir(parents=True, exist_ok=True)
+    write_settings(settings, settings.run_folder / SETTINGS_FILE)
 
 
 def test_a_run_is_named_by_all_that_changes_its_weights(workspace, tmp_path):
     start = tmp_path / "law-albert" / "checkpoint-100"
     start.mkdir(parents=True)
-    different = [
-        run_of(workspace),
-        run_of(workspace, then="again:0.1"),
-        run_of(workspace, mix=("again:0.1",)),
-        run_of(workspace, objective={"mask_rates": (0.3, 0.15)}),
-        run_of(workspace, steps=7),
-        run_of(workspace, str(start)),
-        run_of(workspace, str(start.parent)),
-        run_of(workspace, "hf:hfl/chinese-albert@v1.0"),
-        run_of(workspace, "hf:hfl/chinese-albert"),
-        run_of(workspace, "hf:hfl/.-"),
-        run_of(workspace, "hf:hfl/" + 40 * "a"),
-    ]
+    hub = [f"hf:hfl/{name}" for name in ("chinese-albert@v1.0", "chinese-albert", ".-", 40 * "a")]
+    changes = [{}, {"then": "again:0.1"}, {"mix": ("again:0.1",)}, {"objective": {"mask_rates": (0.3, 0.15)}}]
+    changes += [{"steps": 7}, *({"init": init} for init in (str(start), str(start.parent), *hub))]
+    different = [run_of(workspace, **change) for change in changes]
     assert len(set(different)) == len(different)
     assert run_of(workspace, running={"checkpoint_every": 7, "tracker": "tensorboard"}) == different[0]
     assert run_of(workspace, resume="never") == different[0]
@@ -237,109 +235,94 @@ def test_a_run_has_the_same_name_wherever_its_workspace_lies(workspace, root):
     assert run_of(workspace, starts[0]) == run_of(root, starts[1]) != run_of(root, starts[0])
 
 
-def pretraining_options(root, **given):
-    return JOBS["continued-pretraining"](corpus="tea", workspace=str(root), init="tiny", **given)
-
-
-def record(root, run, status, settings=None, checkpoints=(), version=1):
-    """A run of five steps on a version of the corpus tea, as the catalog has it."""
-    place = Workspace(root)
-    known = {"corpus": "tea", "version": version, "init": "tiny", "steps": 5, "tokens": 50}
-    known |= {"metrics": {}, "settings": settings or {}, "checkpoints": [*checkpoints]}
-    record_run(place, run=run, status=status, **known)
-
-
 def test_a_run_and_its_checkpoints_keep_their_times_when_they_are_recorded_again(root):
     ended, times = set(), []
     # of several processes a finished run is running again until its result is read
     for status, steps in (("completed", [1, 2]), ("running", [2, 3]), ("completed", [])):
         rows = [CheckpointRow(step, f"models/again/checkpoint-{step}", "0") for step in steps]
-        record(root, "again", status, checkpoints=rows)
-        with read_catalog(Workspace(root)) as db:
-            ended |= set(db.execute("select finished_at from pretraining_runs").fetchall())
-            found = db.execute("select step, created_at from checkpoints where run = 'again'").fetchall()
-        times.append(dict(found))
+        record(Workspace(root), "again", status, checkpoints=rows)
+        ended |= set(ask(root, "select finished_at from pretraining_runs"))
+        times.append(dict(ask(root, "select step, created_at from checkpoints where run = 'again'")))
         assert sorted(times[-1]) == steps
     assert len(ended) == 1 and times[0][2] == times[1][2] < times[1][3]
 
 
 @pytest.mark.parametrize("name", [None, "law"])
 def test_an_unfinished_run_goes_on_with_the_version_it_was_begun_on(root, samples, vocabulary_file, name):
-    first = run_of(root, run=name)
-    record(root, first, "interrupted")
-    place = Workspace(root)
+    first, place = run_of(root, run=name), Workspace(root)
+
+    def version():
+        return plan_of(root, run=name).version.version
+
+    record(place, first, "interrupted")
     reported = gather_facts(place, ["tea"])
     make_corpus(root, "tea", samples / "general.txt", vocabulary_file)
-    options = pretraining_options(root, run=name)
-    going_on, anew = pretraining_plan(options), pretraining_plan(replace(options, resume="never"))
+    going_on, anew = plan_of(root, run=name), plan_of(root, run=name, resume="never")
     assert (going_on.run, going_on.version.version, anew.version.version) == (first, 1, 2)
     assert set(going_on.settings.shards).isdisjoint(anew.settings.shards)
     checkpoint = going_on.settings.run_folder / "checkpoint-1"
     assert gather_facts(place, ["tea"], checkpoint) == reported != gather_facts(place, ["tea"])
-    # killed before it wrote its report
-    record(root, first, "completed")
-    assert pretraining_plan(options).version.version == 1
+    record(place, first)  # killed before it wrote its report
+    assert version() == 1
     place.report(first).mkdir(parents=True)
-    assert pretraining_plan(options).version.version == 2
+    assert version() == 2
     if name is None:  # a later run took its place, and its report was deleted
-        record(root, anew.run, "completed", version=2)
-        Workspace(root).report(first).rmdir()
-        Workspace(root).report(anew.run).mkdir()
+        record(place, anew.run, version=2)
+        place.report(first).rmdir()
+        place.report(anew.run).mkdir()
         make_corpus(root, "tea", samples / "tea.jsonl", vocabulary_file)
-        assert pretraining_plan(options).version.version == 3
+        assert version() == 3
 
 
 def test_an_unfinished_run_keeps_its_second_corpus_too(root, tmp_path, samples, vocabulary_file):
-    options = pretraining_options(root, mix=("again:0.2",), then="again:0.1")
-    begun = pretraining_plan(options)
-    begun.settings.run_folder.mkdir(parents=True)
-    write_settings(begun.settings, begun.settings.run_folder / SETTINGS_FILE)
-    record(root, begun.run, "interrupted", begun.settings)
-    place = Workspace(root)
+    def planned(place=root, **given):
+        return plan_of(place, **{"mix": ("again:0.2",), "then": "again:0.1"} | given)
+
+    begun, place = planned(), Workspace(root)
+    others = begun.settings.others
+    write_begun(begun.settings)
+    record(place, begun.run, "interrupted", settings=begun.settings)
     reported = gather_facts(place, ["again"])
     make_corpus(root, "again", samples / "general.txt", vocabulary_file)
-    assert pretraining_plan(options).settings.others == begun.settings.others
+    assert planned().settings.others == others
     checkpoint = begun.settings.run_folder / "checkpoint-1"
     assert gather_facts(place, ["again"], checkpoint) == reported != gather_facts(place, ["again"])
     moved = Path(shutil.copytree(root, tmp_path / "moved"))
-    going_on = pretraining_plan(replace(options, workspace=str(moved))).settings
-    names = [[shard.relative_to(moved) for shard in one.shards] for one in going_on.others]
-    assert names == [[shard.relative_to(root) for shard in one.shards] for one in begun.settings.others]
+    names = [[shard.relative_to(moved) for shard in one.shards] for one in planned(moved).settings.others]
+    assert names == [[shard.relative_to(root) for shard in one.shards] for one in others]
     # another share is another run, and so are the texts that came since
-    assert pretraining_plan(replace(options, mix=("again:0.3",))).settings.mix[0].share == 0.3
-    assert pretraining_plan(replace(options, resume="never")).settings.others != begun.settings.others
+    assert planned(mix=("again:0.3",)).settings.mix[0].share == 0.3
+    assert planned(resume="never").settings.others != others
     begun.settings.mix[0].shards[0].unlink()
-    assert pretraining_plan(options).settings.others != begun.settings.others
+    assert planned().settings.others != others
 
 
 def test_a_resumed_run_keeps_what_was_not_trained_on_when_it_began(root):
-    options = pretraining_options(root)
-    plan = pretraining_plan(options)
-    plan.settings.run_folder.mkdir(parents=True)
-    before = replace(plan.settings, never_trained_share=0.33)
-    write_settings(before, plan.settings.run_folder / SETTINGS_FILE)
-    assert pretraining_plan(options).settings == before
-    anew = pretraining_plan(replace(options, resume="never"))
-    assert anew.settings.never_trained_share == plan.settings.never_trained_share != 0.33
+    first = plan_of(root).settings
+    before = replace(first, never_trained_share=0.33)
+    write_begun(before)
+    assert plan_of(root).settings == before
+    anew = plan_of(root, resume="never").settings
+    assert anew.never_trained_share == first.never_trained_share != 0.33
 
 
 def test_a_resume_with_other_settings_is_refused_before_its_device_is_free(root):
-    given = {"corpus": "tea", "workspace": str(root), "run": "law"}
-    begun = plan("continued-pretraining", given).settings
+    def resume(**changes):
+        given = {"corpus": "tea", "workspace": str(root), "run": "law"}
+        return plan("continued-pretraining", given | changes)
+
+    begun = resume().settings
     # as a training keeps them
     begun = replace(begun, batch_tokens=4096, running=replace(begun.running, accumulate=1))
     checkpoint_folder(begun.run_folder, 5).mkdir(parents=True)
-    write_settings(begun, begun.run_folder / SETTINGS_FILE)
-    assert plan("continued-pretraining", given)
+    write_begun(begun)
+    assert resume()
     with pytest.raises(ConfigError, match="1 parts cannot be shared out to 2 processes"):
-        plan("continued-pretraining", given | {"processes": 2})
-    for change, named in (
-        ({"steps": 7}, "steps 1000 -> 7"),
-        ({"batch_tokens": 512}, "batch_tokens 4096 -> 512"),
-    ):
-        with pytest.raises(ConfigError, match=rf"was begun with other settings \({named}\)"):
-            plan("continued-pretraining", given | change)
-        assert plan("continued-pretraining", given | change | {"resume": "never"})
+        resume(processes=2)
+    for name, value, change in (("steps", 7, "1000 -> 7"), ("batch_tokens", 512, "4096 -> 512")):
+        with pytest.raises(ConfigError, match=rf"was begun with other settings \({name} {change}\)"):
+            resume(**{name: value})
+        assert resume(**{name: value}, resume="never")
 
 
 def test_a_corpus_of_another_vocabulary_or_without_its_shards_is_refused(root, tmp_path, vocabulary_file):
@@ -356,16 +339,15 @@ def test_a_corpus_of_another_vocabulary_or_without_its_shards_is_refused(root, t
         with pytest.raises(UserError, match=f"{name} was made with the vocabulary .*{file}, tea with"):
             run_of(root, mix=(f"{name}:0.2",))
     shard.unlink()
-    with pytest.raises(
-        UserError, match=r"1 shard\(s\) of law version 1 are gone from .*--fix.*--resume never"
-    ):
+    lost = r"1 shard\(s\) of law version 1 are gone from .*--fix.*--resume never"
+    with pytest.raises(UserError, match=lost):
         run_of(root, corpus="law")
 
 
 def test_a_checkpoint_that_was_removed_is_none_to_start_from(root):
     folder = root / "models" / "law" / "checkpoint-5"
     folder.mkdir(parents=True)
-    record(root, "law", "completed", checkpoints=[CheckpointRow(5, "models/law/checkpoint-5", "0", 1.0, 0.5)])
+    record(Workspace(root), "law", checkpoints=[CheckpointRow(5, "models/law/checkpoint-5", "0", 1.0, 0.5)])
     assert find_checkpoint(Workspace(root), "tea") == folder
     folder.rmdir()
     assert find_checkpoint(Workspace(root), "tea") is None
