@@ -402,7 +402,7 @@ def test_of_a_damaged_file_what_is_whole_is_read(write, suffix):
         ("zeros.tar", bytes(10240)),
         ("empty.zip", zip_of({})),
         ("header.csv", b"text\n"),
-        ("rows.parquet", parquet_of(text=pa.array([], pa.string()))),
+        ("b.zip!rows.parquet", zip_of({"rows.parquet": parquet_of(text=pa.array([], pa.string()))})),
         ("a.tar!b.tsv", tar_of({"b.tsv": b"text\n"})),
     ],
 )
