@@ -64,6 +64,13 @@ def run_here(*arguments: object, **environment: str) -> subprocess.CompletedProc
     return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
 
 
+def complete(job: str, options: Mapping[str, object], **environment: str) -> str:
+    """Run a job in this process, which must end well; what it printed."""
+    done = run_here(job, *typed_as(options), **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def refused(done: subprocess.CompletedProcess[str], message: str, *unwritten: Path) -> None:
     """Assert that a command refused its input in one line, and left no such files."""
     assert done.returncode == 2 and not done.stdout, done

@@ -186,18 +186,17 @@ def few_texts(folder: Path) -> tuple[Path, Path]:
     return general, domain
 
 
-def few_examples(folder: Path, train: int = 48, dev: int = 30, test: int = 30) -> list[str]:
-    """So many examples of each split of the sample task, as a command's arguments; of each text the first
-    dozen characters, as the time of a model grows with them.
+def few_examples(folder: Path, train: int = 48, dev: int = 30, test: int = 30) -> dict[str, Path]:
+    """So many examples of each split of the sample task, as a job's options; of each text the first dozen
+    characters, as the time of a model grows with them.
     """
-    arguments = []
+    paths = {}
     for name, count in (("train", train), ("dev", dev), ("test", test)):
         rows = (SAMPLES / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()[: count + 1]
         pairs = [row.split("\t") for row in rows]
-        path = folder / f"{name}.tsv"
-        path.write_text("".join(f"{text[:12]}\t{label}\n" for text, label in pairs), encoding="utf-8")
-        arguments += [f"--{name}", str(path)]
-    return arguments
+        paths[name] = folder / f"{name}.tsv"
+        paths[name].write_text("".join(f"{text[:12]}\t{label}\n" for text, label in pairs), encoding="utf-8")
+    return paths
 
 
 def copied(path: Path) -> Path:

@@ -3,20 +3,17 @@
 import sys
 from pathlib import Path
 
+from tests.corpora import ask, refresh_here, refresh_settings
+
 
 def refresh(workspace, tokenizer, *sources):
     """Refresh the corpus tea without Prefect."""
-    from data.refresh import RefreshSettings, refresh
-
-    shared = {"corpus": "tea", "tokenizer": tokenizer, "workers": 1}
-    print(refresh(RefreshSettings(workspace=Path(workspace), source=sources, **shared)))
+    print(refresh_here(refresh_settings(Path(workspace), sources, tokenizer)))
 
 
 def funnel(workspace):
-    """Print the first row of a corpus's statistics."""
-    from data.catalog import open_workspace
-
-    print(open_workspace(Path(workspace)).funnel("tea").fetchall()[0])
+    """Print a row of a corpus's statistics."""
+    print(ask(Path(workspace), "from funnel where stage = 'read'")[0])
 
 
 if __name__ == "__main__":

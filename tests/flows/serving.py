@@ -23,9 +23,9 @@ import psutil
 from filelock import FileLock
 
 from albert.pretraining import list_checkpoints, step_of
-from data.catalog import read_catalog
 from data.workspace import Workspace, state_folder
 from tests import ROOT
+from tests.corpora import ask
 
 DEADLINE = 400  # seconds to wait for anything: the machine may be busy
 PREPARE = """
@@ -213,9 +213,8 @@ def steps_of(folder):
 def stopped_at(workspace, run):
     """The step of the checkpoint that a stopped training left, which the catalog knows as interrupted."""
     folder = Workspace(workspace).model(run)
-    with read_catalog(Workspace(workspace)) as db:
-        query = "select status, steps from pretraining_runs where run = ?"
-        ((status, step),) = db.execute(query, [run]).fetchall()
+    query = "select status, steps from pretraining_runs where run = ?"
+    ((status, step),) = ask(workspace, query, run)
     steps = steps_of(folder)
     assert status == "interrupted" and step == step_of(list_checkpoints(folder)[0])
     assert steps == sorted(steps) and max(steps) <= step

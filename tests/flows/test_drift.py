@@ -7,7 +7,6 @@ from albert.batching import InstanceStream
 from albert.checkpoints import save_pretrained
 from albert.optim import adamw
 from data.catalog import open_workspace, sample_shards
-from data.refresh import GateRules
 from data.workspace import Workspace
 from flows.orchestration import added_mlm_loss
 from tests.conftest import save_small_model, small_model
@@ -17,12 +16,10 @@ from tests.corpora import make_corpus
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory, samples, vocabulary_file):
     """A corpus of tea, to which general text was added."""
-    root = tmp_path_factory.mktemp("drift")
-    texts = (samples / "tea.jsonl", samples / "general.txt")
+    root, texts = tmp_path_factory.mktemp("drift"), (samples / "tea.jsonl", samples / "general.txt")
     for source in (texts[:1], texts):
-        rules = {"gates": GateRules(max_lost_documents=1.0)}
-        make_corpus(root / "w", "茶", source, vocabulary_file, **rules)
-    return Workspace(root / "w")
+        make_corpus(root, "茶", source, vocabulary_file, gates={"max_lost_documents": 1.0})
+    return Workspace(root)
 
 
 def test_the_two_sides_are_the_documents_of_the_newest_version_and_those_before(workspace, tmp_path):

@@ -11,17 +11,13 @@ import pytest
 
 from albert.checkpoints import average, convert
 from albert.finetuning import FineTuneSettings
-from data.catalog import record_run
-from data.refresh import GateRules
 from data.workspace import Workspace
 from flows import end_to_end, fine_tune, lcqmc_experiment
 from flows.orchestration import CorporaOptions, corpora_to_search
 from flows.orchestration.measurements import contamination
 from tests.albert.report_samples import BASE, BETTER, comparison, pretraining
 from tests.conftest import save_small_model
-from tests.corpora import make_corpus
-
-ENDED = {"version": 1, "status": "completed", "steps": 1, "tokens": 1, "metrics": {}, "checkpoints": []}
+from tests.corpora import make_corpus, record
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +26,9 @@ def place(tmp_path_factory, samples, vocabulary_file):
     place = Workspace(tmp_path_factory.mktemp("jixu"))
     for name in ("general", "tea"):
         make_corpus(place.root, name, samples / "tea.jsonl", vocabulary_file)
-    first = {"run": "first", "corpus": "tea", "init": "tiny", "settings": {"mix": []}}
-    second = {"run": "second", "corpus": "law", "init": str(place.model("first") / "checkpoint-1")}
-    second |= {"settings": {"mix": [{"name": "general"}], "then": None}}
-    for run in (first, second):
-        record_run(place, **run, **ENDED)
+    record(place, "first")
+    start = str(place.model("first") / "checkpoint-1")
+    record(place, "second", corpus="law", init=start, settings={"mix": [{"name": "general"}], "then": None})
     return place
 
 
@@ -72,22 +66,18 @@ def test_a_run_is_known_where_its_workspace_was_moved_or_copied_to(place, tmp_pa
 def test_a_run_from_elsewhere_has_read_the_general_corpus(place, tmp_path):
     start = tmp_path / "base"
     start.mkdir()
-    run = {"run": "third", "corpus": "tea", "init": str(start), "settings": {}}
-    record_run(place, **run, **ENDED)
+    record(place, "third", init=str(start))
     trained = place.model("third") / "checkpoint-1"
-    assert read_by(place, start, trained, domain="tea", general="general") == [
-        ("general",),
-        ("general", "tea"),
-    ]
+    read = read_by(place, start, trained, domain="tea", general="general")
+    assert read == [("general",), ("general", "tea")]
 
 
 def test_the_version_that_was_read_is_searched(tmp_path, samples, vocabulary_file):
     place = Workspace(tmp_path / "w")
     for source in ("tea.jsonl", "general.txt"):
-        make_corpus(
-            place.root, "tea", samples / source, vocabulary_file, gates=GateRules(max_lost_documents=1)
-        )
-    record_run(place, run="old", corpus="tea", init="tiny", settings={}, **ENDED)
+        rules = {"gates": {"max_lost_documents": 1}}
+        make_corpus(place.root, "tea", samples / source, vocabulary_file, **rules)
+    record(place, "old")
     searched = corpora_to_search(
         place, [place.model("old") / "checkpoint-1"], CorporaOptions(), has_read_domain=True
     )
@@ -101,10 +91,8 @@ def test_the_version_that_was_read_is_searched(tmp_path, samples, vocabulary_fil
 def test_of_other_checkpoints_the_options_tell(place, tmp_path):
     before, after = tmp_path / "before", tmp_path / "after"
     assert read_by(place, before, after) == [(), ()]
-    assert read_by(place, before, after, domain="tea", general="general") == [
-        ("general",),
-        ("general", "tea"),
-    ]
+    read = read_by(place, before, after, domain="tea", general="general")
+    assert read == [("general",), ("general", "tea")]
     assert read_by(replace(place, root=tmp_path), after, domain="tea") == [("tea",)]
 
 

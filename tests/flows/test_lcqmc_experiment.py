@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.lcqmc_experiment import draw_lines
-from tests.commands import run_here
+from tests.commands import complete
 from tests.conftest import few_examples, few_texts, save_small_model
 
 
@@ -23,30 +23,18 @@ def test_fewer_examples_are_among_more(tmp_path):
     assert set(few) < set(more) < set(lines) and more[1:] != lines[1:21]
 
 
-def field(name, text, splits):
-    parts = {"name": name, "text": text, "task": "tea-topics"}
-    values = [part for key, value in parts.items() for part in (f"--{name}.{key}", value)]
-    return values + [part.replace("--", f"--{name}.") for part in splits]
-
-
 @pytest.mark.slow
 def test_two_fields_are_each_judged_on_both_tasks(tokenizer, prefect_server, tmp_path):
     """The fields are called first and second, as their options are."""
     base = save_small_model(tmp_path / "small", tokenizer)
     general, domain = few_texts(tmp_path)
-    fields = [
-        *field("first", domain, few_examples(tmp_path)),
-        *field("second", domain, few_examples(tmp_path)),
-    ]
-    command = [
-        *["lcqmc-experiment", "--general", general, *fields, "--init", base, "--scale", 1e-6],
-        *["--labels", "40,20", "--base-shares", 0.5, "--pretraining-seeds", 0, "--batch-tokens", 512],
-        *["--fine-tuning.seeds", 0, "--fine-tuning.epochs", 1, "--fine-tuning.learning-rate", 1e-3],
-        *["--fine-tuning.optimizer.max-restarts", 0, "--fine-tuning.baselines", "no"],
-        *["--workers", 1, "--workspace", tmp_path / "w"],
-    ]
-    done = run_here(*command, **prefect_server)
-    assert done.returncode == 0, done.stderr
+    field = {"text": domain, "task": "tea-topics", **few_examples(tmp_path)}
+    given = {"general": general, "first": field | {"name": "first"}, "second": field | {"name": "second"}}
+    given |= {"init": base, "scale": 1e-6, "labels": "40,20", "base_shares": 0.5, "pretraining_seeds": 0}
+    given |= {"batch_tokens": 512, "workers": 1, "workspace": tmp_path / "w"}
+    given["fine_tuning"] = {"seeds": 0, "epochs": 1, "learning_rate": 1e-3, "baselines": "no"}
+    given["fine_tuning"]["optimizer"] = {"max_restarts": 0}
+    complete("lcqmc-experiment", given, **prefect_server)
     metrics = json.loads((tmp_path / "w/reports/experiment/metrics.json").read_text(encoding="utf-8"))
     names = [[model["name"] for model in one["models"]] for one in metrics["evaluations"]]
     matched_last = [["second", "base", "general", "first"], ["first", "base", "general", "second"]]
@@ -69,6 +57,5 @@ def test_two_fields_are_each_judged_on_both_tasks(tokenizer, prefect_server, tmp
     assert tapt["intrinsic"]["domain_mlm_accuracy"] is None is not matched["intrinsic"]["domain_mlm_accuracy"]
     assert all(not one["found"] for model in (tapt, matched) for one in model["contamination"])
     # what was made is used again, and what there is no time for is named
-    done = run_here(*command, "--minutes", 1e-9, **prefect_server)
-    assert done.returncode == 0, done.stderr
-    assert "Left out for lack of time: pretraining with seed 0." in done.stdout
+    again = complete("lcqmc-experiment", given | {"minutes": 1e-9}, **prefect_server)
+    assert "Left out for lack of time: pretraining with seed 0." in again

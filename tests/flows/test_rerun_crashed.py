@@ -13,21 +13,22 @@ from flows.rerun_crashed import MOST_RERUNS, rerun_crashed
 def test_a_run_is_run_again_with_its_parameters_until_it_has_crashed_too_often(prefect_server):
     given = {"corpus": "茶", "steps": 4, "resume": "never"}
     with get_client(sync_client=True) as client:
-        deployment = client.create_deployment(
-            client.create_flow_from_name("continued-pretraining"), f"crashing-{uuid4()}"
-        )
+        flow = client.create_flow_from_name("continued-pretraining")
+        deployment = client.create_deployment(flow, f"crashing-{uuid4()}")
+
+        def begin(parameters):
+            return client.create_flow_run_from_deployment(deployment, parameters=parameters)
 
         def end(run, state):
             client.set_flow_run_state(run.id, state, force=True)
-            return run
 
         def others():
             runs = client.read_flow_runs()
             return [one for one in runs if one.deployment_id == deployment and one.state.is_scheduled()]
 
-        end(client.create_flow_run_from_deployment(deployment, parameters=given | {"steps": 5}), Crashed())
-        end(client.create_flow_run_from_deployment(deployment, parameters=given), Failed())
-        run = client.create_flow_run_from_deployment(deployment, parameters=given)
+        end(begin(given | {"steps": 5}), Crashed())
+        end(begin(given), Failed())
+        run = begin(given)
         for _ in range(MOST_RERUNS):
             end(run, Crashed())
             for _ in range(2):  # the server may act twice on one event

@@ -25,13 +25,11 @@ def test_another_vocabulary_does_not_take_the_place_of_one_that_is_there(tmp_pat
 
 @pytest.mark.slow
 def test_an_end_to_end_run_on_other_text_learns_a_vocabulary_of_its_own(tmp_path, prefect_server):
-    paths = {name: tmp_path / f"{name}.txt" for name in TEXTS}
-    for name, path in paths.items():
-        path.write_text(f"{TEXTS[name]}\n\n" * 2, encoding="utf-8")
+    for name, text in TEXTS.items():
+        (tmp_path / f"{name}.txt").write_text(f"{text}\n\n" * 2, encoding="utf-8")
     given = [["tea"], ["law"], ["tea"], ["law", "tea"], ["tea", "law"]]
-    made = [
-        vocabulary("tiny", [str(paths[name]) for name in names], 100, str(tmp_path / "w")) for names in given
-    ]
+    sources = [[str(tmp_path / f"{name}.txt") for name in names] for names in given]
+    made = [vocabulary("tiny", paths, 100, str(tmp_path / "w")) for paths in sources]
     assert made[0] == made[2] != made[1] and made[3] == made[4] and len(set(made)) == 3
     known = [load_tokenizer(tmp_path / "w" / "tokenizers" / name / "vocab.txt") for name in made]
     assert ["法" in one.vocabulary for one in known] == [False, True, False, True, True]

@@ -114,7 +114,7 @@ def goes_the_whole_way(source, folder, settings):
     trained = opens_in_transformers(result.checkpoint, load_pretrained(source)[1])
     is_tied = load_model(source)[0].config.tie_word_embeddings
     assert torch.equal(trained.decoder, trained.encoder.embedding.word) == is_tied
-    train, dev, _ = map(Path, few_examples(folder, 12, 6, 1)[1::2])
+    train, dev, _ = map(Path, few_examples(folder, 12, 6, 1).values())
     running = {"pooling": "cls", "precision": "fp32"}
     options = settings_of("t", train, result.checkpoint, dev=dev, epochs=1, running=running)
     fine_tune_one(prepared(options), 0, 1e-3, folder / "kept")

@@ -1,24 +1,10 @@
-"""Automations that are refused, and made anew; what they do is in test_server.py and test_serve.py."""
+"""Automations that are made anew; what they do is in test_server.py and test_serve.py."""
 
 import pytest
 from prefect.client.orchestration import get_client
 
 from flows.orchestration.automations import FAILURES, LOST
 from tests.commands import refused, run_here
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "nothing asked for"),
-        (["--webhook", "ftp://127.0.0.1/hook"], "must begin with http:// or https://"),
-        (["--webhook", "127.0.0.1/hook"], "must begin with http:// or https://"),
-        (["--pretrain-after-drift", "0"], "pretrain_after_drift=0: it must be 1 or more"),
-        (["--webhook", "https://127.0.0.1/hook"], "no PREFECT_API_URL"),
-    ],
-)
-def test_requests_that_cannot_work_are_refused(arguments, message):
-    refused(run_here("automations", *arguments, PREFECT_API_URL=""), message)
 
 
 @pytest.mark.slow

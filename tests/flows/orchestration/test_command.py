@@ -1,4 +1,4 @@
-"""Prefect's environment as a command sets it, and whether there is room."""
+"""Prefect's environment as a command sets it, whether there is room, and what services refuse."""
 
 import os
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from data.errors import InputError
 from data.workspace import check_room
 from flows.orchestration.command import run, set_up_prefect
+from tests.commands import refused, run_here
 
 
 @pytest.fixture
@@ -59,3 +60,20 @@ def test_credentials_of_a_source_are_not_shown(tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr().err + os.environ["JIXU_COMMAND"]
     assert shown.count("http://***@127.0.0.1:9/tea.jsonl?***") == 2
     assert "geheim" not in shown and "verraten" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["serve", "--port", 0], "port=0: it must be from 1 to 65535"),
+        (["serve", "--port", 65536], "port=65536: it must be from 1 to 65535"),
+        (["serve", "--limit", 0], "limit=0: it must be 1 or more"),
+        (["automations"], "nothing asked for"),
+        (["automations", "--webhook", "ftp://127.0.0.1/hook"], "must begin with http:// or https://"),
+        (["automations", "--webhook", "127.0.0.1/hook"], "must begin with http:// or https://"),
+        (["automations", "--pretrain-after-drift", 0], "pretrain_after_drift=0: it must be 1 or more"),
+        (["automations", "--webhook", "https://127.0.0.1/hook"], "no PREFECT_API_URL"),
+    ],
+)
+def test_a_service_that_cannot_work_is_refused_in_a_line(arguments, message, tmp_path):
+    refused(run_here(*arguments, PREFECT_API_URL="", JIXU_WORKSPACE=str(tmp_path)), message)

@@ -12,7 +12,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import duckdb
 import psutil
 import pytest
 from filelock import FileLock
@@ -20,15 +19,14 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
 from albert.reports import write_card
-from data.catalog import open_workspace
 from data.workspace import Workspace
 from flows.end_to_end import finished
 from flows.orchestration.settings import JOBS
 from tests import ROOT
 from tests.albert.report_samples import pretraining
-from tests.commands import begin, refused, run, run_here
+from tests.commands import begin, complete, refused, run, run_here, typed_as
 from tests.conftest import SAMPLES, few_examples, few_texts, save_small_model
-from tests.corpora import make_corpus
+from tests.corpora import ask, make_corpus
 from tests.flows.serving import add_database, stopped_at, wait_until
 
 
@@ -54,10 +52,9 @@ def texts(tmp_path_factory):
 def workspace(tmp_path_factory, texts, vocabulary_file, prefect_server):
     """A workspace with one corpus, made by the command."""
     root = tmp_path_factory.mktemp("jixu") / "w"
-    given = ["--corpus", "tea", "--source", texts[1], "--tokenizer", vocabulary_file, "--workers", 2]
-    done = run("refresh-corpus", *given, "--workspace", root, **prefect_server)
-    assert done.returncode == 0, done.stderr
-    assert "tea version 1" in done.stdout
+    given = {"corpus": "tea", "source": texts[1], "tokenizer": vocabulary_file, "workers": 2}
+    done = run("refresh-corpus", *typed_as(given), "--workspace", root, **prefect_server)
+    assert done.returncode == 0 and "tea version 1" in done.stdout, done.stderr
     return root
 
 
@@ -69,18 +66,15 @@ def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file, pr
         "instances: {sop: off}\nguard: {files: [guard.tsv]}\ndiscover_words: 20\nworkers: 1\n",
         encoding="utf-8",
     )
-    workspace = tmp_path / "w"
-    arguments = ("refresh-corpus", "--recipe", recipe, "--workspace", workspace)
-    done = run_here(*arguments, "--dry-run")
-    assert done.returncode == 0 and "茶 is new: 1 source(s) would be read" in done.stdout, done.stderr
-    assert not workspace.exists()
-    done = run_here(*arguments, **prefect_server)
-    assert done.returncode == 0 and "茶 version 1" in done.stdout and "prediction off" in done.stdout
-    assert (workspace / "lexicons/茶/version-1.tsv").is_file()
-    done = run_here(*arguments, "--dry-run")
-    assert "nothing would change: 茶 version 1 is still current" in done.stdout
-    done = run_here(*arguments, "--dry-run", "--seed", 5)
-    assert "the recipe of 茶 changed" in done.stdout
+    given = {"recipe": recipe, "workspace": tmp_path / "w"}
+    preview = given | {"dry_run": True}
+    assert "茶 is new: 1 source(s) would be read" in complete("refresh-corpus", preview)
+    assert not (tmp_path / "w").exists()
+    made = complete("refresh-corpus", given, **prefect_server)
+    assert "茶 version 1" in made and "prediction off" in made
+    assert (tmp_path / "w/lexicons/茶/version-1.tsv").is_file()
+    assert "nothing would change: 茶 version 1 is still current" in complete("refresh-corpus", preview)
+    assert "the recipe of 茶 changed" in complete("refresh-corpus", preview | {"seed": 5})
 
 
 @pytest.mark.slow
@@ -88,30 +82,30 @@ def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file, pr
 def test_a_signal_stops_a_refresh_with_its_workers_and_the_same_again_completes(
     number, tmp_path, texts, vocabulary_file, prefect_server
 ):
-    given = ["--corpus", "tea", "--tokenizer", vocabulary_file, "--workers", 1, "--source", texts[1]]
-    command = ["refresh-corpus", *given, "--workspace", tmp_path / "w"]
+    given = {"corpus": "tea", "tokenizer": vocabulary_file, "workers": 1, "source": texts[1]}
+    given["workspace"] = tmp_path / "w"
     lock = Workspace(tmp_path / "w").lock("catalog")
     lock.parent.mkdir(parents=True)
     # locked, it cannot commit and end
-    with FileLock(lock), begin(*command, **prefect_server) as process:
+    with FileLock(lock), begin("refresh-corpus", *typed_as(given), **prefect_server) as process:
         wait_until(lambda: list((tmp_path / "w").rglob("*.parquet")))
         workers = psutil.Process(process.pid).children(recursive=True)
         # SIGINT from the terminal reaches all
         (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
         assert process.communicate() == ("", "refresh-corpus: stopped\n")
     assert process.returncode == 75 and workers and not psutil.wait_procs(workers, 60)[1]
-    assert "tea version 1" in run_here(*command, **prefect_server).stdout
+    assert "tea version 1" in complete("refresh-corpus", given, **prefect_server)
 
 
 @pytest.mark.slow
 def test_a_training_that_has_a_server_of_its_own_is_stopped_with_it(workspace, tokenizer, tmp_path):
     """A service manager sends SIGTERM to the server too, which the training still reports to."""
     workspace = Path(shutil.copytree(workspace, tmp_path / "w"))
-    given = ["--corpus", "tea", "--workspace", workspace]
-    given += ["--init", save_small_model(tmp_path / "small", tokenizer)]
-    given += ["--steps", 100_000, "--batch-tokens", 256, "--run", "stopped"]
+    given = {"corpus": "tea", "workspace": workspace, "steps": 100_000, "batch_tokens": 256, "run": "stopped"}
+    given["init"] = save_small_model(tmp_path / "small", tokenizer)
     add_database(tmp_path / "prefect")
-    with begin("continued-pretraining", *given, PREFECT_HOME=str(tmp_path / "prefect")) as process:
+    home = str(tmp_path / "prefect")
+    with begin("continued-pretraining", *typed_as(given), PREFECT_HOME=home) as process:
         log = Workspace(workspace).model("stopped") / "metrics.jsonl"
         wait_until(lambda: log.is_file() and "mlm_loss" in log.read_text())
         for one in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
@@ -130,49 +124,43 @@ def test_what_would_follow_a_training_that_was_stopped_is_stopped_too(tmp_path):
 @pytest.mark.slow
 def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server, tokenizer, vocabulary_file):
     make_corpus(workspace, "general", texts[0], vocabulary_file)
-    training = ["--corpus", "tea", "--steps", 6, "--batch-tokens", 512, "--workspace", workspace]
-    training += ["--mix", "general:0.2"]
-    training += ["--init", save_small_model(tmp_path / "small", tokenizer)]
-    trained = run_here("continued-pretraining", *training, **prefect_server)
-    assert trained.returncode == 0, trained.stderr
-    again = run_here("continued-pretraining", *training, **prefect_server)
-    assert "resumed at 6" in again.stdout, again.stdout + again.stderr
-    more = ["--corpus", "tea", *(part for path in texts for part in ("--source", path))]
-    more += ["--drift.pretrain-if", "mlm_loss>-100", "--drift.steps", 2, "--workers", 1]
-    grown = run_here("refresh-corpus", *more, "--workspace", workspace, **prefect_server)
-    assert grown.returncode == 0, grown.stderr
-    told = re.search(r"MLM loss ([+-][\d.]+)\npretraining followed: .*/checkpoint-2\n", grown.stdout)
-    assert told and abs(float(told[1])) < 5, grown.stdout
+    tea = {"corpus": "tea", "workspace": workspace}
+    training = tea | {"mix": "general:0.2", "steps": 6, "batch_tokens": 512}
+    training["init"] = save_small_model(tmp_path / "small", tokenizer)
+    complete("continued-pretraining", training, **prefect_server)
+    assert "resumed at 6" in complete("continued-pretraining", training, **prefect_server)
+    drift = {"pretrain_if": "mlm_loss>-100", "steps": 2}
+    more = {"source": texts, "workers": 1, "drift": drift}
+    grown = complete("refresh-corpus", tea | more, **prefect_server)
+    told = re.search(r"MLM loss ([+-][\d.]+)\npretraining followed: .*/checkpoint-2\n", grown)
+    assert told and abs(float(told[1])) < 5, grown
     (checkpoint,) = workspace.glob("models/*/checkpoint-6")
     card = write_card(checkpoint, source_licences={"general": "cc0-1.0"}).read_text(encoding="utf-8")
     assert "| tea, version 1 |" in card and "| general, version 1 |" in card and "cc0-1.0" in card
     assert "init_weights" not in card  # a checkpoint has weights
-    asked = ["--task", "topics", *few_examples(tmp_path), "--seeds", "0,1"]
-    asked += ["--model", checkpoint, "--model", checkpoint]
-    asked += ["--optimizer.max-restarts", 0, "--epochs", 1, "--learning-rate", 1e-4]
-    asked += ["--baselines", "no", "--workspace"]
-    tuned = run_here("fine-tune", *asked, workspace, "--running.workers", 1, **prefect_server)
-    at_once = run_here("fine-tune", *asked, tmp_path / "at-once", "--running.workers", 2, **prefect_server)
-    assert at_once.stdout.splitlines()[:4] == tuned.stdout.splitlines()[:4], at_once.stderr
-    assert tuned.returncode == 0, tuned.stderr
-    first, second = (record.parent for record in sorted(workspace.glob("models/topics-*/*/task.json")))
-    assert f"model {first}: seed" in tuned.stdout and not list(first.parent.glob(".training"))
-    card = write_card(second, licence="mit").read_text(encoding="utf-8")
-    assert (
-        "license: mit" in card and "pipeline_tag: text-classification" in card and "| task | topics" in card
+    asked = {"task": "topics", **few_examples(tmp_path), "seeds": "0,1", "model": [checkpoint, checkpoint]}
+    asked |= {"optimizer": {"max_restarts": 0}, "epochs": 1, "learning_rate": 1e-4, "baselines": "no"}
+    tuned, at_once = (
+        complete("fine-tune", asked | {"workspace": place, "running": {"workers": number}}, **prefect_server)
+        for place, number in ((workspace, 1), (tmp_path / "at-once", 2))
     )
-    assert "## Evaluation" in card and str(workspace) not in card
-    labels = run_here("predict", "--model", second, "--input", tmp_path / "test.tsv")
-    assert len(labels.stdout.splitlines()) == 31, labels.stderr
+    assert at_once.splitlines()[:4] == tuned.splitlines()[:4]
+    first, second = (record.parent for record in sorted(workspace.glob("models/topics-*/*/task.json")))
+    assert f"model {first}: seed" in tuned and not list(first.parent.glob(".training"))
+    card = write_card(second, licence="mit").read_text(encoding="utf-8")
+    for line in ("license: mit", "pipeline_tag: text-classification", "| task | topics", "## Evaluation"):
+        assert line in card
+    assert str(workspace) not in card
+    labels = complete("predict", {"model": second, "input": tmp_path / "test.tsv"})
+    assert len(labels.splitlines()) == 31, labels
     refused(run_here("predict", "--model", checkpoint, "--input", tmp_path / "test.tsv"), "no task.json in")
-    with duckdb.connect(str(workspace / "catalog.duckdb"), read_only=True) as db:
-        runs = "select corpus, version, status, steps from pretraining_runs order by version"
-        assert db.sql(runs).fetchall() == [("tea", 1, "completed", 6), ("tea", 2, "completed", 2)]
-        paths = [path for (path,) in db.sql("select path from checkpoints").fetchall()]
-        assert paths and all((workspace / path).is_dir() for path in paths)
-        query = "select split, metric, count(score) from evaluations group by all order by all"
-        scored = [(split, name, 4) for split in ("dev", "test") for name in ("accuracy", "macro_f1")]
-        assert db.sql(query).fetchall() == scored
+    runs = "select corpus, version, status, steps from pretraining_runs order by version"
+    assert ask(workspace, runs) == [("tea", 1, "completed", 6), ("tea", 2, "completed", 2)]
+    paths = [path for (path,) in ask(workspace, "select path from checkpoints")]
+    assert paths and all((workspace / path).is_dir() for path in paths)
+    query = "select split, metric, count(score) from evaluations group by all order by all"
+    scored = [(split, name, 4) for split in ("dev", "test") for name in ("accuracy", "macro_f1")]
+    assert ask(workspace, query) == scored
     for page in workspace.glob("reports/*/index.html"):
         metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))
         assert metrics["command"].startswith("jixu ")
@@ -188,18 +176,16 @@ def test_the_whole_way_in_one_flow(tmp_path, prefect_server, vocabulary_file):
     general, domain = few_texts(tmp_path)
     general.rename(tmp_path / "general" / general.name)
     (tmp_path / "general" / "of another kind.docx").write_bytes(b"PK")
-    given = ["--general", tmp_path / "general", "--domain", domain, "--task", "topics"]
-    given += [*few_examples(tmp_path, 24, 20, 20), "--text.vocab-size", 2000]
-    read = [
-        (tmp_path / f"{split}.tsv").read_text().split("\n")[1].split("\t")[0] for split in ("dev", "test")
-    ]
+    splits = few_examples(tmp_path, 24, 20, 20)
+    read = [splits[split].read_text().split("\n")[1].split("\t")[0] for split in ("dev", "test")]
     with domain.open("a", encoding="utf-8") as more:
         more.writelines(f'{{"text": "{text}，今年春天的新茶已经上市。"}}\n' for text in read)
-    given += ["--pretraining.base-steps", 4, "--steps", 4]
-    given += ["--pretraining.batch-tokens", 512, "--fine-tuning.seeds", "0,1"]
-    given += ["--fine-tuning.epochs", 1, "--fine-tuning.learning-rate", 1e-4, "--workspace", tmp_path / "w"]
-    given += ["--fine-tuning.optimizer.max-restarts", 0]
-    done = run_here("end-to-end", *given, **prefect_server)
+    given = {"general": tmp_path / "general", "domain": domain, "task": "topics", **splits, "steps": 4}
+    given |= {"text": {"vocab_size": 2000}, "pretraining": {"base_steps": 4, "batch_tokens": 512}}
+    given["fine_tuning"] = {"seeds": "0,1", "epochs": 1, "learning_rate": 1e-4}
+    given["fine_tuning"]["optimizer"] = {"max_restarts": 0}
+    given["workspace"] = tmp_path / "w"
+    done = run_here("end-to-end", *typed_as(given), **prefect_server)
     assert done.returncode == 0, done.stderr
     assert f"{len(read)} in_evaluation_set" in done.stderr
     lines = done.stdout.strip().splitlines()
@@ -208,8 +194,7 @@ def test_the_whole_way_in_one_flow(tmp_path, prefect_server, vocabulary_file):
     assert [one.name for one in kept] == ["base-model", "continued"]
     assert all((one / "task.json").is_file() for one in kept)
     assert Path(lines[-1].removeprefix("report ")).is_file()
-    with open_workspace(tmp_path / "w") as statistics:
-        reasons = statistics.sql("select dropped_reason from documents where corpus = 'domain'").fetchall()
+    reasons = ask(tmp_path / "w", "select dropped_reason from documents where corpus = 'domain'")
     assert reasons.count(("in_evaluation_set",)) == len(read)
     # the report's place, as no server shows it
     page = tmp_path / "w" / "reports" / "end-to-end-topics" / "index.html"

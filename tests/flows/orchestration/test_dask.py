@@ -10,10 +10,11 @@ import pytest
 from data.catalog import read_catalog, require_version, version_shards
 from data.cleaning import GuardRules, QualityRules
 from data.errors import InputError
-from data.refresh import RefreshSettings, plan_refresh, refresh
+from data.refresh import refresh
 from data.workspace import Workspace, state_folder
 from flows.orchestration.dask import check_cluster, open_cluster
-from tests.commands import run
+from tests.commands import run, typed_as
+from tests.conftest import sample_texts
 from tests.flows.serving import add_database
 
 distributed = pytest.importorskip("distributed")
@@ -30,18 +31,12 @@ def cluster():
 
 
 @pytest.fixture
-def settings(tmp_path, samples, vocabulary_file):
+def corpus(tea):
     """The sample in four files."""
-    lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    texts = sample_texts()
     for number in range(4):
-        (tmp_path / f"{number}.jsonl").write_text("".join(lines[number::4]), encoding="utf-8")
-    return RefreshSettings(
-        corpus="tea",
-        source=tuple(str(tmp_path / f"{number}.jsonl") for number in range(4)),
-        workspace=tmp_path / "here",
-        tokenizer=str(vocabulary_file),
-        workers=1,
-    )
+        tea.put(str(number), *texts[number::4])
+    return tea.changed(source=tuple(str(tea.raw / f"{number}.jsonl") for number in range(4)))
 
 
 def shards(workspace):
@@ -50,39 +45,34 @@ def shards(workspace):
 
 
 @pytest.mark.slow
-def test_two_workers_make_the_same_shards_byte_for_byte(cluster, settings):
+def test_two_workers_make_the_same_shards_byte_for_byte(cluster, corpus):
     """By the command: tasks run on the cluster, their states are told by its workers."""
-    here, there = settings.workspace, settings.workspace.parent / "there"
-    refresh(settings)
-    arguments = ["--corpus", "tea", "--tokenizer", settings.tokenizer]
-    arguments += [part for source in settings.source for part in ("--source", source)]
-    arguments += ["--running.dask-address", cluster.scheduler_address, "--workspace", there]
+    here, there = corpus.root, corpus.root.parent / "there"
+    refresh(corpus.settings)
+    given = {"corpus": "tea", "tokenizer": corpus.settings.tokenizer, "source": corpus.settings.source}
+    given |= {"running": {"dask_address": cluster.scheduler_address}, "workspace": there}
     add_database(state_folder(there))
     with distributed.Client(cluster.scheduler_address, set_as_default=False) as client:
         with distributed.get_task_stream(client) as stream:
-            done = run("refresh-corpus", *arguments)
+            done = run("refresh-corpus", *typed_as(given))
         assert done.returncode == 0 and "tea version 1" in done.stdout, done.stderr
         assert len({task["worker"] for task in stream.data}) == 2, stream.data  # both were there for it
     assert shards(there) == shards(here)
     for shard in shards(there):
         for path in (shard.path, shard.documents_path):
             assert (there / path).read_bytes() == (here / path).read_bytes()
-    states = task_states(there)
-    assert states.pop("read-source") == ["Completed"] * 4 and states.pop("build-shard") == ["Completed"]
-    assert set(states) == {"divide", "quality-gates", "commit"}, states
+    with closing(sqlite3.connect(state_folder(there) / "prefect.db")) as db:
+        states = dict(db.execute("select name, state_name from task_run"))
+    assert set(states.values()) == {"Completed"}
+    assert {name for name in states if name.startswith(("read-source", "build-shard"))} == {
+        *(f"read-source {number}.jsonl" for number in range(4)),
+        "build-shard tea 1/1",
+    }
+    assert {name.split()[0] for name in states} >= {"divide", "quality-gates", "commit"}, states
 
 
-def task_states(workspace):
-    """States of the tasks of the workspace's runs, as its own server kept them."""
-    states = {}
-    with closing(sqlite3.connect(state_folder(workspace) / "prefect.db")) as db:
-        for name, state in db.execute("select name, state_name from task_run"):
-            states.setdefault(name.split()[0], []).append(state)
-    return states
-
-
-def test_what_a_cluster_cannot_follow_is_refused(settings):
-    planned = plan_refresh(settings)
+def test_what_a_cluster_cannot_follow_is_refused(corpus):
+    planned, settings = corpus.plan(), corpus.settings
     check_cluster("tcp://127.0.0.1:8786", planned)
     for name, relative in (
         ("w", replace(planned, settings=replace(settings, workspace=Path("w")))),

@@ -3,7 +3,7 @@
 import json
 import shutil
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from prefect import flow
@@ -12,7 +12,7 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.states import Cancelled, Completed, Crashed, Failed, Scheduled
 
 from albert.runtime import device_names, triton_error
-from data.catalog import end_killed_run, read_catalog, record_run, write_catalog
+from data.catalog import end_killed_run, write_catalog
 from data.locks import corpus_lock
 from data.workspace import Workspace
 from flows.orchestration.doctor import (
@@ -24,118 +24,113 @@ from flows.orchestration.doctor import (
 )
 from flows.orchestration.slots import sole_training
 from tests.commands import run, run_here
-from tests.corpora import make_corpus
+from tests.corpora import Corpus, record
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory, vocabulary_file):
     """A workspace with one short document."""
-    folder = tmp_path_factory.mktemp("doctor")
-    source = folder / "tea.txt"
-    source.write_text("绿茶不发酵。红茶全发酵。", encoding="utf-8")
-    make_corpus(folder / "w", "茶", source, vocabulary_file)
-    return folder / "w"
+    corpus = Corpus.begin(tmp_path_factory.mktemp("doctor"), vocabulary_file, corpus="茶")
+    corpus.put("tea", "绿茶不发酵。红茶全发酵。")
+    corpus.refresh()
+    return corpus
 
 
 @pytest.fixture
-def workspace(sound, tmp_path):
-    return Path(shutil.copytree(sound, tmp_path / "w"))
+def corpus(sound, tmp_path):
+    shutil.copytree(sound.root.parent, tmp_path, dirs_exist_ok=True)
+    return sound.changed(workspace=tmp_path / "w", source=(str(tmp_path / "raw"),))
 
 
-def test_a_healthy_workspace_ends_well(workspace):
-    done = run_here("doctor", "--workspace", workspace)
+def findings_of(corpus):
+    return {one.what.split(",")[0]: one for one in check_workspace(corpus.place)}
+
+
+def bad(corpus):
+    return [one for one in check_workspace(corpus.place) if one.level == "bad"]
+
+
+def test_a_healthy_workspace_ends_well(corpus):
+    done = run_here("doctor", "--workspace", corpus.root)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "prefect 3." in done.stdout and "4 file(s) of its versions checked" in done.stdout
     assert not any(line.startswith("bad") for line in done.stdout.splitlines())
 
 
-def test_a_deleted_shard_and_a_dead_server_are_found_and_the_shard_repaired(workspace):
-    (shard,) = workspace.glob("shards/茶/*.parquet")
+def test_a_deleted_shard_and_a_dead_server_are_found_and_the_shard_repaired(corpus):
+    (shard,) = corpus.place.shards("茶").glob("*.parquet")
     shard.unlink()
-    dead = {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
-    done = run("doctor", "--workspace", workspace, **dead)
+    done = run("doctor", "--workspace", corpus.root, PREFECT_API_URL="http://127.0.0.1:9/api")
     assert done.returncode == 1 and f"{shard.name} (gone)" in done.stdout
     assert "start it with make serve" in done.stdout, done.stdout
-    done = run_here("doctor", "--workspace", workspace, "--fix")
+    done = run_here("doctor", "--workspace", corpus.root, "--fix")
     assert done.returncode == 0 and "refresh 茶 now" in done.stdout, done.stdout + done.stderr
 
 
-def findings_of(workspace):
-    return {one.what.split(",")[0]: one for one in check_workspace(Workspace(workspace))}
-
-
-def test_changed_and_unused_files_are_found_and_the_unused_removed(workspace):
-    (shard,) = workspace.glob("shards/茶/*.parquet")
+def test_changed_and_unused_files_are_found_and_the_unused_removed(corpus):
+    (shard,) = corpus.place.shards("茶").glob("*.parquet")
     stray = shard.with_name("stray.parquet")
     stray.write_bytes(b"12345")
     shard.write_bytes(shard.read_bytes() + b"0")
-    findings = findings_of(workspace)
+    findings = findings_of(corpus)
     damaged = findings["1 file(s) of corpus 茶 are not as committed"]
     assert damaged.level == "bad" and damaged.what.endswith(f"first: shards/茶/{shard.name} (changed)")
     unused = findings["1 file(s) that no version uses"]
     assert unused.level == "note" and unused.what.endswith(", 5 bytes, first: shards/茶/stray.parquet")
-    with corpus_lock(Workspace(workspace), "茶"):  # as while it is refreshed: that is no fault
-        assert [one.what for one in bad(workspace)] == [damaged.what]
-        assert any("corpus '茶' is being refreshed" in what for what in findings_of(workspace))
+    with corpus_lock(corpus.place, "茶"):  # as while it is refreshed: that is no fault
+        assert [one.what for one in bad(corpus)] == [damaged.what]
+        assert any("corpus '茶' is being refreshed" in what for what in findings_of(corpus))
     assert unused.fix() == "removed 1 file(s)"
     assert not stray.exists() and shard.exists()
 
 
-def test_files_that_only_older_versions_lack_call_for_no_rebuilding(workspace, vocabulary_file):
+def test_files_that_only_older_versions_lack_call_for_no_rebuilding(corpus):
     """A version that was trained on stays, so nothing would end it."""
-    (shard,) = workspace.glob("shards/茶/*.parquet")
-    source = workspace.parent / "more.txt"
-    source.write_text("山泉水最好。井水次之。", encoding="utf-8")
-    make_corpus(workspace, "茶", source, vocabulary_file)
+    (shard,) = corpus.place.shards("茶").glob("*.parquet")
+    corpus.put("tea", "山泉水最好。井水次之。")
+    corpus.refresh()
     shard.unlink()
-    older = findings_of(workspace)["1 file(s) of older versions of corpus 茶 are not as committed"]
-    assert older.level == "note" and older.fix is None and not bad(workspace)
+    older = findings_of(corpus)["1 file(s) of older versions of corpus 茶 are not as committed"]
+    assert older.level == "note" and older.fix is None and not bad(corpus)
 
 
-def test_a_deleted_catalog_is_restored(workspace):
-    (workspace / "catalog.duckdb").unlink()
-    (lost,) = bad(workspace)
+def test_a_deleted_catalog_is_restored(corpus):
+    corpus.place.catalog.unlink()
+    (lost,) = bad(corpus)
     assert "catalog.duckdb is gone: jixu doctor --fix restores it" in lost.what
-    assert lost.fix() == "restored 茶 version 1"
-    assert not bad(workspace)
-
-
-def bad(workspace):
-    return [one for one in check_workspace(Workspace(workspace)) if one.level == "bad"]
+    assert lost.fix() == "restored 茶 version 1" and not bad(corpus)
 
 
 def test_a_workspace_that_is_missing_or_a_file_is_reported(tmp_path):
-    (one,) = check_workspace(Workspace(tmp_path / "w"))
-    assert one.level == "note" and "no workspace" in one.what and not (tmp_path / "w").exists()
     (tmp_path / "file").touch()
-    (one,) = check_workspace(Workspace(tmp_path / "file"))
-    assert one.level == "bad" and "cannot be made (File exists)" in one.what
+    missing, file = ("w", "note", "no workspace"), ("file", "bad", "cannot be made (File exists)")
+    for name, level, words in (missing, file):
+        (one,) = check_workspace(Workspace(tmp_path / name))
+        assert one.level == level and words in one.what
+    assert not (tmp_path / "w").exists()
     room, empty = check_workspace(Workspace(tmp_path))
     assert room.level == "ok" and "GiB free on its disk" in room.what
     assert (empty.level, empty.what[:10]) == ("note", "no catalog")
 
 
-def test_a_run_whose_process_was_killed_is_found_and_no_longer_called_running(workspace):
-    place = Workspace(workspace)
-    shared = {"corpus": "茶", "version": 1, "init": "tiny", "settings": {}, "steps": 5, "tokens": 9}
+def test_a_run_whose_process_was_killed_is_found_and_no_longer_called_running(corpus):
     for name, status in (("killed", "running"), ("at-work", "running"), ("done", "completed")):
-        record_run(place, run=name, status=status, metrics={"step": 5}, checkpoints=[], **shared)
-    with sole_training(place, "at-work"):
-        (finding,) = check_runs(place)
+        record(corpus.place, name, status, corpus="茶", metrics={"step": 5})
+    with sole_training(corpus.place, "at-work"):
+        (finding,) = check_runs(corpus.place)
         assert finding.what.startswith("run killed is marked as running") and finding.level == "note"
         assert "killed failed" in finding.fix()
-        assert not list(check_runs(place))
-        end_killed_run(place, "done")
-    with read_catalog(place) as db:
-        rows = db.execute("select run, status, metrics from pretraining_runs order by run").fetchall()
+        assert not list(check_runs(corpus.place))
+        end_killed_run(corpus.place, "done")
+    rows = corpus.ask("select run, status, metrics from pretraining_runs order by run")
     assert [row[:2] for row in rows] == [("at-work", "running"), ("done", "completed"), ("killed", "failed")]
     assert json.loads(rows[2][2])["step"] == 5 and "was killed" in json.loads(rows[2][2])["error"]
 
 
-def test_a_catalog_of_a_newer_jixu_is_reported(workspace):
-    with write_catalog(Workspace(workspace)) as db:
+def test_a_catalog_of_a_newer_jixu_is_reported(corpus):
+    with write_catalog(corpus.place) as db:
         db.execute("update meta set catalog_version = 99")
-    done = run_here("doctor", "--workspace", workspace)
+    done = run_here("doctor", "--workspace", corpus.root)
     assert done.returncode == 1 and "written by a newer jixu (catalog 99" in done.stdout
     assert "Traceback" not in done.stderr
 
@@ -146,20 +141,15 @@ def test_the_triton_check_allows_rounding():
 
 
 @pytest.mark.parametrize(
-    ("answer", "level", "words"),
+    ("measure", "level", "words"),
     [
-        (ROUNDING / 100, "ok", "differs from its torch reference by 1.0e-06"),
-        (ROUNDING * 2, "bad", "differs from its torch reference by 2.0e-04"),
-        (RuntimeError("no\nptxas"), "bad", "cannot run its kernels: RuntimeError: no ptxas; JIXU"),
+        (lambda _: ROUNDING / 100, "ok", "differs from its torch reference by 1.0e-06"),
+        (lambda _: ROUNDING * 2, "bad", "differs from its torch reference by 2.0e-04"),
+        (Mock(side_effect=RuntimeError("no\nptxas")), "bad", "RuntimeError: no ptxas; JIXU_KERNELS=torch"),
     ],
     ids=["sound", "wrong", "refused"],
 )
-def test_a_gpu_whose_kernels_are_wrong_or_do_not_run_is_bad(monkeypatch, answer, level, words):
-    def measure(device):
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
+def test_a_gpu_whose_kernels_are_wrong_or_do_not_run_is_bad(monkeypatch, measure, level, words):
     monkeypatch.setattr("albert.runtime.describe_devices", lambda: ["one"])
     monkeypatch.setattr("albert.runtime.triton_error", measure)
     _, gpu, kernel = check_devices()
@@ -188,19 +178,21 @@ def verdicts(now):
 def test_a_scheduler_that_plans_nothing_and_a_late_run_are_bad(scheduled):
     client, deployment = scheduled
     soon = datetime.now(UTC) + timedelta(minutes=10)
-    ((level, what),) = verdicts(soon)
+
+    def verdict(*times):
+        for time in times:
+            client.create_flow_run_from_deployment(deployment, state=Scheduled(scheduled_time=time))
+        (verdict,) = verdicts(soon)
+        return verdict
+
+    level, what = verdict()
     assert level == "bad" and "the server plans no run of it" in what
-    later = Scheduled(scheduled_time=soon + timedelta(hours=1))
-    client.create_flow_run_from_deployment(deployment, state=later)
-    ((level, _),) = verdicts(soon)
-    assert level == "ok"
-    client.create_flow_run_from_deployment(deployment, state=Scheduled(scheduled_time=datetime.now(UTC)))
-    assert verdicts(soon) == [
-        ("bad", "a scheduled run of brew/daily is 10 minutes late: no worker starts it")
-    ]
+    assert verdict(soon + timedelta(hours=1))[0] == "ok"
+    late = "a scheduled run of brew/daily is 10 minutes late: no worker starts it"
+    assert verdict(datetime.now(UTC)) == ("bad", late)
     (schedule,) = client.read_deployment_schedules(deployment)
     client.update_deployment_schedule(deployment, schedule.id, active=False)
-    ((level, what),) = verdicts(soon)
+    level, what = verdict()
     assert level == "note" and "is not active" in what
 
 

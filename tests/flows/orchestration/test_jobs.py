@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from data.catalog import open_workspace
 from data.errors import InputError
 from data.publication import published_at, working_copy
 from data.workspace import Workspace
-from tests.commands import refused, run_here
+from tests.commands import complete, refused, run_here, typed_as
 from tests.conftest import save_small_model
+from tests.corpora import ask
 from tests.s3 import environment, serve_s3
 
 pytest.importorskip("s3fs")
@@ -64,25 +64,21 @@ def test_one_machine_refreshes_and_another_trains(
     source, vocabulary = tmp_path / "tea.jsonl", tmp_path / "vocab.txt"
     source.write_bytes((samples / "tea.jsonl").read_bytes())
     vocabulary.write_bytes(vocabulary_file.read_bytes())
-    given = ["--corpus", "tea", "--source", source, "--tokenizer", vocabulary, "--workers", 1]
-    refused(run_here("continued-pretraining", "--corpus", "tea", "--workspace", URL, **one), "no catalog in")
-    done = run_here(
-        "refresh-corpus", *given, "--max-seq-length", 64, "--workspace", URL, **one, **prefect_server
-    )
-    assert done.returncode == 0 and "tea version 1" in done.stdout, done.stderr
+    given = {"corpus": "tea", "workspace": URL}
+    refused(run_here("continued-pretraining", *typed_as(given), **one), "no catalog in")
+    made = {"source": source, "tokenizer": vocabulary, "workers": 1, "max_seq_length": 64}
+    assert "tea version 1" in complete("refresh-corpus", given | made, **one, **prefect_server)
     # what the first machine had beside the workspace is not on the second
     source.unlink()
     vocabulary.unlink()
     init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64)
-    given = ["--corpus", "tea", "--init", init, "--steps", 4, "--batch-tokens", 512, "--run", "far"]
-    done = run_here("continued-pretraining", *given, "--workspace", URL, **two, **prefect_server)
-    assert done.returncode == 0, done.stderr
+    training = {"init": init, "steps": 4, "batch_tokens": 512, "run": "far"}
+    complete("continued-pretraining", given | training, **two, **prefect_server)
     here, there = copy_of(tmp_path / "one"), copy_of(tmp_path / "two")
     shards = {path.name: path.read_bytes() for path in here.glob("shards/tea/*.parquet")}
     assert shards == {path.name: path.read_bytes() for path in there.glob("shards/tea/*.parquet")} != {}
     done = run_here("corpus", "pull", URL, **one)
     assert done.returncode == 0 and done.stdout.startswith("publication 2: "), done.stderr
     assert (here / "models/far/checkpoint-4/model.safetensors").is_file()
-    with open_workspace(here) as statistics:
-        found = statistics.sql("select run, status, steps from pretraining_runs").fetchall()
+    found = ask(here, "select run, status, steps from pretraining_runs")
     assert found == [("far", "completed", 4)] and (here / "reports/far/index.html").is_file()

@@ -17,12 +17,11 @@ TEXT = "第１２３号茶室和第４５６号茶室的ＷＩＦＩ密码都在
 OTHER = "第７号仓库和第８９号仓库的钥匙都交给了值班的人"
 
 
-def test_texts_are_looked_for_as_cleaning_left_them(vocabulary_file, tmp_path):
-    source = tmp_path / "rooms.txt"
-    source.write_text(f"{TEXT}。\n", encoding="utf-8")
-    make_corpus(tmp_path / "w", "rooms", source, vocabulary_file)
+def test_texts_are_looked_for_as_cleaning_left_them(tea):
+    tea.put("rooms", f"{TEXT}。")
+    tea.refresh()
     assert clean_text(TEXT, CleaningRules()) != TEXT
-    found = contamination(((TEXT, OTHER),), Workspace(tmp_path / "w"), "rooms", "test")
+    found = contamination(((TEXT, OTHER),), tea.place, "tea", "test")
     assert (found.texts, found.found, found.documents) == (2, 1, 1)
 
 

@@ -14,7 +14,6 @@ from prefect.exceptions import TerminationSignal
 from albert.pretraining import SETTINGS_FILE, pretrain, read_settings
 from albert.pretraining.sentinel import Sentinel
 from albert.pretraining.start import phases
-from data.catalog import read_catalog
 from data.errors import ConfigError, InputError
 from flows.orchestration import PretrainingOptions, run_pretraining
 from flows.orchestration.plans import pretraining_plan
@@ -22,7 +21,7 @@ from flows.orchestration.processes import train_in_processes, watch
 from flows.orchestration.slots import sole_training
 from tests.albert.pretraining.conftest import with_options
 from tests.conftest import save_small_model
-from tests.corpora import make_corpus
+from tests.corpora import ask, make_corpus
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +88,10 @@ def no_server(monkeypatch):
     monkeypatch.setattr("flows.orchestration.training.begin_progress", lambda *_: lambda done: None)
 
 
-def recorded(made):
-    """Return a run's status, steps and error in the catalog."""
-    with read_catalog(made.workspace) as db:
-        query = "select status, steps, metrics ->> 'error' from pretraining_runs where run = ?"
-        return db.execute(query, [made.run]).fetchone()
+def recorded(made, columns="status, steps, metrics ->> 'error'"):
+    """What the catalog has of a run."""
+    (row,) = ask(made.workspace.root, f"select {columns} from pretraining_runs where run = ?", made.run)
+    return row
 
 
 def changed(made, **changes):
@@ -120,9 +118,7 @@ def test_the_catalog_says_that_a_training_diverged(workspace, monkeypatch, no_se
     with pytest.raises(ConfigError, match="begun with other settings"):
         run_pretraining(changed(made, batch_tokens=256))
     assert recorded(made) == (status, steps, reason)
-    with read_catalog(made.workspace) as db:
-        kept = "select settings ->> 'batch_tokens' from pretraining_runs where run = 'apart'"
-        assert db.execute(kept).fetchone() == ("512",)
+    assert recorded(made, "settings ->> 'batch_tokens'") == ("512",)
 
 
 def test_the_catalog_says_that_a_training_failed_until_it_resumes(workspace, monkeypatch, no_server):
@@ -151,7 +147,7 @@ def test_a_run_is_trained_by_one_process_at_a_time(workspace, no_server):
     asked = "run held is being trained by another process: wait for it to end"
     with sole_training(made.workspace, made.run), pytest.raises(InputError, match=asked):
         run_pretraining(made)
-    assert recorded(made) is None
+    assert not ask(workspace, "from pretraining_runs where run = 'held'")
 
 
 def test_a_shard_that_is_not_as_committed_ends_a_training(workspace, tmp_path, no_server):
@@ -166,13 +162,12 @@ def test_a_shard_that_is_not_as_committed_ends_a_training(workspace, tmp_path, n
 
 
 def test_a_run_is_reported_once_its_processes_have_started_with_the_checkpoint_resumed(workspace, tmp_path):
-    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=2)
-    pretrain(settings)
-    new = tmp_path / "new"
+    old, new = tmp_path / "run", tmp_path / "new"
+    pretrain(replace(plan(workspace).settings, run_folder=old, steps=2))
     new.mkdir()
     for folder, begins, expected in (
-        (settings.run_folder, "true", []),
-        (settings.run_folder, f"touch {settings.run_folder}/settings.json", [(2, "running")]),
+        (old, "true", []),
+        (old, f"touch {old}/settings.json", [(2, "running")]),
         (new, f"touch {new}/settings.json", [(0, "running")]),
     ):
         reported = []
@@ -202,8 +197,6 @@ def test_the_catalog_gets_a_checkpoint_that_it_missed(workspace, no_server):
     made = plan(workspace, run="missed", evaluation={"every": 4}, running={"checkpoint_every": 5})
     pretrain(made.settings)
     assert run_pretraining(made).resumed_from == 6
-    with read_catalog(made.workspace) as db:
-        run = db.execute("select status, steps from pretraining_runs where run = 'missed'").fetchall()
-        rows = db.execute("select step, mlm_loss > 0 from checkpoints where run = 'missed' order by step")
-        # step 5 was not evaluated
-        assert run == [("completed", 6)] and rows.fetchall() == [(5, None), (6, True)]
+    assert recorded(made, "status, steps") == ("completed", 6)
+    rows = ask(workspace, "select step, mlm_loss > 0 from checkpoints where run = 'missed' order by step")
+    assert rows == [(5, None), (6, True)]  # step 5 was not evaluated

@@ -9,7 +9,6 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
-import duckdb
 import pytest
 from filelock import FileLock
 
@@ -18,6 +17,7 @@ from data.workspace import Workspace
 from flows.orchestration.automations import CRASHES
 from tests.commands import refused, run_here
 from tests.conftest import save_small_model
+from tests.corpora import ask
 from tests.flows.serving import (
     FINAL,
     Server,
@@ -47,13 +47,8 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tea(server, samples, vocabulary_file):
     """The corpus tea, refreshed by two runs begun at once."""
-    given = {
-        "corpus": "tea",
-        "source": [str(samples / "tea.jsonl")],
-        "tokenizer": str(vocabulary_file),
-        "max_seq_length": 64,
-        "workers": 1,
-    }
+    given = {"corpus": "tea", "source": [str(samples / "tea.jsonl")], "tokenizer": str(vocabulary_file)}
+    given |= {"max_seq_length": 64, "workers": 1}
     return [server.begin("refresh-corpus/default", **given) for _ in range(2)]
 
 
@@ -70,11 +65,6 @@ def checkpoint(tmp_path_factory, tokenizer):
     return str(save_small_model(folder, tokenizer, max_position_embeddings=64))
 
 
-def catalog(server, query):
-    with duckdb.connect(str(server.workspace / "catalog.duckdb"), read_only=True) as db:
-        return db.sql(query).fetchall()
-
-
 def test_a_second_refresh_waits_for_the_first(server, tea):
     waited = set()
 
@@ -88,7 +78,7 @@ def test_a_second_refresh_waits_for_the_first(server, tea):
     begun, done = sorted((server.ask(f"/flow_runs/{run}") for run in tea), key=lambda run: run["start_time"])
     assert begun["state"]["name"] == done["state"]["name"] == "Completed", server.log()[-3000:]
     assert begun["end_time"] <= done["start_time"]
-    assert catalog(server, "select corpus, version, status from versions") == [("tea", 1, "ready")]
+    assert ask(server.workspace, "select corpus, version, status from versions") == [("tea", 1, "ready")]
     # the second found nothing new, and says so
     tables = [server.artifacts(run["id"]) for run in (begun, done)]
     assert {"funnel-tea", "gates-tea"} <= tables[0] and not tables[1]
@@ -120,16 +110,15 @@ def test_a_training_by_the_command_line_waits_for_its_device_and_completes(serve
     assert {"verdict-whole", "report-whole", "progress-whole"} <= server.artifacts(run)
     for line in ("checkpoint at step 8 of 8, ", "whole: completed after 8 steps, "):
         assert any(message.startswith(line) for message in server.messages(run))
-    runs = "select status, steps from pretraining_runs where run = 'whole'"
-    assert catalog(server, runs) == [("completed", 8)]
-    assert catalog(server, "select count(*) > 0 from checkpoints where run = 'whole'") == [(True,)]
+    runs = """
+        select status, steps, (select count(*) > 0 from checkpoints where run = 'whole')
+        from pretraining_runs where run = 'whole'
+        """
+    assert ask(server.workspace, runs) == [("completed", 8, True)]
     page = server.workspace / "reports" / "whole" / "index.html"
     (link,) = server.ask("/artifacts/filter", {"artifacts": {"key": {"any_": ["report-whole"]}}})
     address = server.api.removesuffix("api") + "reports/whole/index.html"
     assert f"]({address})" in link["data"]
-    with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-        urllib.request.urlopen(address, timeout=30)
-    refused.value.close()
     password = {"authorization": f"Basic {base64.b64encode(b'tea:pot').decode()}"}
     with urllib.request.urlopen(urllib.request.Request(address, headers=password), timeout=30) as answer:
         assert answer.read() == page.read_bytes()
@@ -173,7 +162,7 @@ def test_a_weekly_refresh_is_dropped_while_the_last_one_runs(server, corpus, wee
         wait_until(lambda: waiting in server.messages(other), server.log)
     for run in (first, other):
         assert server.wait_for_end(run)[0] == "Completed", server.log()[-3000:]
-    assert catalog(server, "select count(*) from versions where corpus = 'weekly'") == [(1,)]
+    assert ask(server.workspace, "select count(*) from versions where corpus = 'weekly'") == [(1,)]
 
 
 def test_schedules_fire_and_take_in_a_file_that_was_added_or_say_what_is_missing(
@@ -184,7 +173,7 @@ def test_schedules_fire_and_take_in_a_file_that_was_added_or_say_what_is_missing
     failed = {"flow_runs": {"state": {"type": {"any_": ["FAILED", "CRASHED"]}}}, "sort": "START_TIME_DESC"}
 
     def documents():
-        ((most,),) = catalog(server, "select max(documents) from versions where corpus = 'weekly'")
+        ((most,),) = ask(server.workspace, "select max(documents) from versions where corpus = 'weekly'")
         return most or 0
 
     def failures():
@@ -231,10 +220,8 @@ def test_a_failed_run_says_what_is_wrong_to_a_webhook_too_and_drift_starts_pretr
         assert text.startswith("refresh-corpus: refresh new, ") and " is Failed. " in text
         assert message in text and failed in text
     given = server.ask(f"/flow_runs/{tea[0]}")["parameters"]
-    more = {
-        "source": [*given["source"], str(samples / "general.txt")],
-        "drift": {"event_if": "mlm_loss>-100"},
-    }
+    more = {"source": [*given["source"], str(samples / "general.txt")]}
+    more["drift"] = {"event_if": "mlm_loss>-100"}
     server.complete("refresh-corpus/default", **given | more)
     (found,) = server.ask("/artifacts/filter", {"artifacts": {"key": {"any_": ["drift-tea"]}}})
     measured = {row["measure"]: row["value"] for row in json.loads(found["data"])}
@@ -289,10 +276,8 @@ def test_a_killed_training_is_marked_and_runs_again_by_itself(server, rerun):
     assert killed["state"]["name"] == "Crashed" and "SIGKILL" in killed["state"]["message"]
     assert killed["parameters"] == again["parameters"] and killed["name"] != again["name"]
     assert all(run["name"].startswith("pretrain small on tea, ") for run in (killed, again))
-    left = {
-        "flow_runs": {"id": {"any_": [killed["id"]]}},
-        "task_runs": {"state": {"type": {"any_": ["RUNNING"]}}},
-    }
+    left = {"flow_runs": {"id": {"any_": [killed["id"]]}}}
+    left["task_runs"] = {"state": {"type": {"any_": ["RUNNING"]}}}
     wait_until(lambda: not server.ask("/task_runs/filter", left), server.log)
 
 
@@ -367,10 +352,10 @@ def test_a_cancelled_end_to_end_run_is_cancelled_with_its_training_and_leaves_a_
     assert not list(server.workspace.glob("reports/end-to-end-*"))
 
 
-def test_a_client_without_the_password_is_refused(server):
-    for path in ("/admin/version", "/flow_runs/count"):
+def test_a_client_without_the_password_is_refused(server, trained):
+    for path in ("api/admin/version", "api/flow_runs/count", "reports/whole/index.html"):
         with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-            urllib.request.urlopen(server.api + path, timeout=30)
+            urllib.request.urlopen(server.api.removesuffix("api") + path, timeout=30)
         refused.value.close()
 
 

@@ -1,10 +1,9 @@
 """The jobs from other checkpoints: TensorFlow's folders, and repositories of the Hub."""
 
-import duckdb
 import pytest
 
 from albert.checkpoints import load_pretrained
-from tests.commands import run_here
+from tests.commands import complete
 from tests.conftest import (
     copy_tensorflow_checkpoint,
     few_examples,
@@ -12,15 +11,15 @@ from tests.conftest import (
     put_into_hub_cache,
     save_small_model,
 )
+from tests.corpora import ask
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def splits(tmp_path_factory):
-    """A few examples of the sample task, as arguments."""
-    examples = few_examples(tmp_path_factory.mktemp("task"))
-    return ["--task", "topics", *examples]
+    """A few examples of the sample task, as options."""
+    return {"task": "topics", **few_examples(tmp_path_factory.mktemp("task"))}
 
 
 @pytest.fixture(scope="module")
@@ -40,29 +39,23 @@ def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache,
     google = copy_tensorflow_checkpoint("google", tmp_path / "google")
     bright = copy_tensorflow_checkpoint("bright", tmp_path / "bright")
     models = [google, bright / "albert_model.ckpt", "hf:org/albert-tea"]
-    given = [part for model in models for part in ("--model", model)]
-    given += ["--seeds", "0,1", "--epochs", 1, "--learning-rate", 1e-4, "--baselines", "no"]
-    given += ["--workspace", tmp_path / "w"]
-    done = run_here("fine-tune", *splits, *given, **hub_cache, **prefect_server)
-    assert done.returncode == 0, done.stderr
-    names = [line.split(" | ")[0] for line in done.stdout.splitlines()[2:5]]
+    tuning = {"seeds": "0,1", "epochs": 1, "learning_rate": 1e-4, "baselines": "no"}
+    given = {**splits, "model": models, **tuning, "workspace": tmp_path / "w"}
+    lines = complete("fine-tune", given, **hub_cache, **prefect_server).splitlines()
+    names = [line.split(" | ")[0] for line in lines[2:5]]
     assert names == ["| google", "| albert_model.ckpt", "| albert-tea"]
-    with duckdb.connect(str(tmp_path / "w" / "catalog.duckdb"), read_only=True) as db:
-        counted = "select count(distinct model), count(*) from evaluations where metric = 'accuracy'"
-        assert db.sql(counted).fetchall() == [(3, 12)]
+    counted = "select count(distinct model), count(*) from evaluations where metric = 'accuracy'"
+    assert ask(tmp_path / "w", counted) == [(3, 12)]
 
 
 def test_an_end_to_end_run_starts_from_a_repository_of_the_hub(
     splits, domain, hub_cache, prefect_server, tmp_path, tokenizer
 ):
-    arguments = ["--init", "hf:org/albert-tea", "--domain", domain, "--text.max-seq-length", 64]
-    arguments += ["--steps", 4, "--text.max-unknown-share", 1, "--pretraining.batch-tokens", 512]
-    arguments += ["--fine-tuning.seeds", "0,1", "--fine-tuning.epochs", 1, "--workers", 1]
-    arguments += ["--fine-tuning.learning-rate", 1e-4, "--fine-tuning.baselines", "no"]
-    arguments += ["--workspace", tmp_path / "w"]
-    done = run_here("end-to-end", *splits, *arguments, **hub_cache, **prefect_server)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.strip().splitlines()
+    given = splits | {"init": "hf:org/albert-tea", "domain": domain, "steps": 4, "workers": 1}
+    given |= {"text": {"max_seq_length": 64, "max_unknown_share": 1}, "pretraining": {"batch_tokens": 512}}
+    given["fine_tuning"] = {"seeds": "0,1", "epochs": 1, "learning_rate": 1e-4, "baselines": "no"}
+    given["workspace"] = tmp_path / "w"
+    lines = complete("end-to-end", given, **hub_cache, **prefect_server).strip().splitlines()
     names = [line.split(" | ")[0] for line in lines[3:5]]
     assert lines[0].startswith("continued: ") and names == ["| base model", "| continued"]
     (checkpoint,) = (tmp_path / "w" / "models").glob("*/checkpoint-4")
