@@ -272,6 +272,8 @@ def test_an_unfinished_run_goes_on_with_the_version_it_was_begun_on(root, sample
         place.report(anew.run).mkdir()
         make_corpus(root, "tea", samples / "tea.jsonl", vocabulary_file)
         assert version() == 3
+    record(place, first, version=9)  # of a corpus that was removed, and made anew since
+    assert gather_facts(place, ["tea"], checkpoint) == gather_facts(place, ["tea"])
 
 
 def test_an_unfinished_run_keeps_its_second_corpus_too(root, tmp_path, samples, vocabulary_file):
