@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import time
 from collections.abc import Callable, Container, Sequence
@@ -16,6 +17,7 @@ import psutil
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.exceptions import TerminationSignal
 from prefect.states import Cancelled, Cancelling, Crashed, State
 
 from data.workers import end, end_with_parent
@@ -52,10 +54,13 @@ def ends_with_its_worker(function: Callable[P, T]) -> Callable[P, T | State]:
             crash_parts_of_lost_runs()  # of other runs: with workers nobody else does
         try:
             outcome = function(*args, **kwargs)
-        except BaseException:  # Prefect's TerminationSignal, or what it led to
-            if os.getppid() == worker:
-                raise
-            return Crashed(message=WORKER_GONE)
+        except BaseException as error:  # Prefect's TerminationSignal, or what it led to
+            if os.getppid() != worker:
+                return Crashed(message=WORKER_GONE)
+            # torch's modes and DuckDB's queries raise errors of their own for it
+            if isinstance(error.__context__, TerminationSignal) or "Query interrupted" in str(error):
+                raise TerminationSignal(signal.SIGTERM) from None
+            raise
         # a training that is asked to stop ends well, as cancelled; others may fail for it
         is_lost = isinstance(outcome, State) and not outcome.is_completed() and os.getppid() != worker
         return Crashed(message=WORKER_GONE) if is_lost else outcome

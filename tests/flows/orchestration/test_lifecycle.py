@@ -16,6 +16,7 @@ import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.exceptions import TerminationSignal
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Pending, Running, Scheduled
 
 from data.workers import end
@@ -23,6 +24,7 @@ from flows.orchestration.lifecycle import (
     WORKER_GONE,
     cancel_running,
     crash_parts_of_lost_runs,
+    ends_with_its_worker,
     finish_overlooked_cancels,
 )
 from tests import ROOT
@@ -200,6 +202,26 @@ def test_a_cancel_that_the_runner_has_missed_ends_the_run_all_the_same(runs, mon
     assert other.poll() is None
     other.kill()
     other.wait()
+
+
+def leave_a_mode():
+    try:
+        raise TerminationSignal(signal.SIGTERM)
+    finally:
+        raise RuntimeError("trying to pop from empty mode stack")  # as torch's modes do
+
+
+def ask_duckdb():
+    raise RuntimeError("Query interrupted")
+
+
+@pytest.mark.parametrize("work", [leave_a_mode, ask_duckdb])
+def test_a_cancel_is_one_where_torch_or_duckdb_makes_another_error_of_it(work, monkeypatch):
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(uuid4()))
+    for name in ("crash_parts_of_lost_runs", "end_with_parent"):
+        monkeypatch.setattr(f"flows.orchestration.lifecycle.{name}", lambda *_: None)
+    with pytest.raises(TerminationSignal):
+        ends_with_its_worker(work)()
 
 
 def test_processes_have_time_to_end_and_are_killed_when_it_is_over():
