@@ -56,6 +56,8 @@ def run_deployments(parent: int, limit: int) -> None:
             finish_overlooked_cancels()
             crash_parts_of_lost_runs()
     if os.getppid() == parent:
+        if poller := getattr(runner, "_scheduled_run_poller", None):  # it has one once it has started
+            poller.stopping = True  # runs that wait are begun by the next `jixu serve`
         with suppress(httpx.HTTPError):  # the server is gone: the next start settles them
             cancel_running(STOP_SECONDS)
         end(psutil.Process().children(), STOP_SECONDS)

@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-import signal
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -395,9 +394,12 @@ def test_the_same_run_resumes_and_a_stop_of_the_server_cancels_it_and_a_refresh_
     with sole_writer(Workspace(server.workspace), "weekly"):  # a refresh waits for its turn
         refresh = server.begin("refresh-corpus/default", **weekly[1], seed=1)
         server.wait_for_state(refresh, "Running")
-        assert server.stop(signal.SIGTERM) == 0, server.log()  # as systemctl stop does
+        server.process.terminate()  # as systemctl stop does
+        server.wait_for_state(run, "Cancelling")
+        later = server.begin("train-tokenizer/default")
+        assert server.stop(0) == 0, server.log()
     assert not processes_of(run) and not processes_of(refresh) and not is_up(server)
     states = server.recorded_states()
-    assert states[run] == states[refresh] == "Cancelled"
+    assert states[run] == states[refresh] == "Cancelled" and states[later] == "Scheduled"
     assert steps_of(folder)[: len(before)] == before and domain_run(server) == folder
     stopped_at(server.workspace, folder.name)
