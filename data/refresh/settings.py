@@ -16,7 +16,6 @@ dictionary: [terms.txt]
 from __future__ import annotations
 
 import glob
-import os
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,6 +24,7 @@ import yaml
 from pydantic import Field
 
 from data.cleaning import CleaningRules, DuplicateRules, GuardRules, QualityRules
+from data.cores import cores
 from data.errors import InputError
 from data.options import OnOff, options, parse
 from data.sources import SourceRules, SourceSpec
@@ -90,7 +90,7 @@ class RefreshSettings:
     """New words of the corpus to list afterwards (新词发现)."""
     seed: Annotated[int, Field(ge=0, le=2**31)] = 0
     """Random seed (随机种子)."""
-    workers: Annotated[int, Field(ge=1, le=1024)] = Field(default_factory=lambda: os.cpu_count() or 1)
+    workers: Annotated[int, Field(ge=1, le=1024)] = Field(default_factory=cores)
     """Processes; by default one a core."""
     reading: SourceRules = SourceRules()
     """How sources are read."""

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from data.cores import cores
 from data.errors import InputError
 from data.terminal import make_app
 from data.workspace import Workspace, check_room, default_place, local_folder
@@ -80,9 +81,7 @@ def check_devices() -> Iterator[Finding]:
     from albert.runtime import cpu_capability, describe_devices, triton_error
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    yield ok(
-        f"CPU {platform.machine()}, {os.cpu_count()} cores, torch uses {cpu_capability()}; {memory:.0f} GiB"
-    )
+    yield ok(f"CPU {platform.machine()}, {cores()} cores, torch uses {cpu_capability()}; {memory:.0f} GiB")
     gpus = describe_devices()
     if not gpus:
         yield note("no GPU: training runs on the CPU, with the kernels' torch references")

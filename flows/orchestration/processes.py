@@ -16,6 +16,7 @@ from prefect.exceptions import TerminationSignal
 
 from albert import pretraining
 from albert.pretraining import PretrainResult, PretrainSettings, TrainerState
+from data.cores import cores
 from data.errors import InputError
 from data.workers import end
 
@@ -67,7 +68,7 @@ def launch(settings: Path, processes: int) -> list[psutil.Popen]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "WORLD_SIZE": str(processes),
-        "OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // processes, 1)),
+        "OMP_NUM_THREADS": str(max(cores() // processes, 1)),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         # they stop when this process is killed, since it releases its device's slot
         "JIXU_LAUNCHER": str(os.getpid()),

@@ -1,0 +1,32 @@
+"""How many cores a process counts that may not use all."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from data.cores import share
+from data.refresh import RefreshSettings
+from tests import ROOT
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("400000 100000\n", 4), ("250000 100000", 2), ("50000 100000", 1), ("max 100000\n", None), ("", None)],
+)
+def test_a_container_may_use_as_many_cores_as_its_limit_says(tmp_path, limit, expected):
+    (tmp_path / "cpu.max").write_text(limit)
+    assert share(tmp_path / "cpu.max") == expected
+    assert share(tmp_path / "none") is None
+
+
+BOUND = "from data.refresh import RefreshSettings; print(RefreshSettings(corpus='law').workers)"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux binds processes to cores")
+def test_a_process_that_is_bound_to_a_core_has_a_worker_for_it_alone():
+    bind = f"import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); {BOUND}"
+    done = subprocess.run([sys.executable, "-c", bind], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+    assert RefreshSettings(corpus="law").workers <= (os.cpu_count() or 1)
