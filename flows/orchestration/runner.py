@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
+from pathlib import Path
 
 import httpx
 import psutil
@@ -35,7 +36,7 @@ from flows.orchestration.lifecycle import (
     settle_runs_of_before,
 )
 from flows.orchestration.serve import show
-from flows.orchestration.servers import ROOT, STOP_SECONDS
+from flows.orchestration.servers import STOP_SECONDS
 
 SETTLE_SECONDS = 30
 
@@ -92,7 +93,8 @@ def load_deployments() -> list[RunnerDeployment]:
         flows = {flow.id: flow.name for flow in client.read_flows()}
         served = {(flows.get(one.flow_id), one.name): one for one in client.read_deployments()}
     deployments = []
-    for entry in yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]:
+    declared = Path(__file__).with_name("prefect.yaml").read_text(encoding="utf-8")
+    for entry in yaml.safe_load(declared)["deployments"]:
         limit = entry.get("concurrency_limit")
         given = json.dumps([entry.get("parameters"), entry.get("schedules")], sort_keys=True)
         deployment = RunnerDeployment.from_entrypoint(
