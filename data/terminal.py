@@ -78,7 +78,7 @@ def run_piped(command: Callable[[], int]) -> int:
     """Return a command's exit code, or that of SIGPIPE if a reader such as head has closed its output."""
     try:
         status = command()
-        sys.stdout.flush()
+        print(end="", flush=True)  # nothing where there is no output
         return status
     except BrokenPipeError:
         output = select.poll()

@@ -19,6 +19,12 @@ def test_a_reader_that_has_seen_enough_ends_a_command_without_a_traceback(argume
     assert command.returncode == 141
 
 
+def test_a_command_without_an_output_ends_well():
+    command = [sys.executable, "-m", "flows", "checkpoint", "sizes"]
+    closed = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], cwd=ROOT, stderr=subprocess.PIPE)
+    assert (closed.returncode, closed.stderr) == (0, b"")
+
+
 def test_a_command_says_that_ctrl_c_stopped_it(capsys):
     app = make_app("long", "Takes long.")
 
