@@ -31,15 +31,22 @@ def local_folder(place: str) -> Path:
     if "://" not in place:
         return Path(place)
     url = place.rstrip("/")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
     return cache / "jixu" / f"{url.rsplit('/', 1)[-1]}-{_digest(url)}"
 
 
 def state_folder(workspace: Path) -> Path:
     """Return the folder of this machine for what may not lie on a network disk, such as SQLite files."""
     place = workspace.resolve()
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    state = Path(os.environ.get("XDG_STATE_HOME") or _home() / ".local" / "state")
     return state / "jixu" / f"{place.name}-{_digest(str(place))}"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise InputError("this user has no home folder: set HOME to one that can be written to") from None
 
 
 def _digest(text: str) -> str:

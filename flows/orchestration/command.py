@@ -25,7 +25,7 @@ from data.options import options_of, values_of
 from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app
 from data.workspace import check_room, state_folder
 from flows.orchestration.mistakes import explain, let_go
-from flows.orchestration.servers import QUIET, begin_own_server, served_at, server_version
+from flows.orchestration.servers import QUIET, begin_own_server, make_prefect_home, served_at, server_version
 from flows.orchestration.settings import JOBS, Job
 
 HEARTBEAT_SECONDS = 30  # the automation for lost runs expects one at least every 90
@@ -150,7 +150,7 @@ def set_up_prefect(workspace: Path) -> None:
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     if "PREFECT_HOME" in os.environ:
-        Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+        make_prefect_home()
 
 
 def heartbeats(seconds: int | None) -> AbstractContextManager[object]:

@@ -32,6 +32,7 @@ from flows.orchestration.servers import (
     address_file,
     begin,
     begin_server,
+    make_prefect_home,
     wait_for_server,
 )
 
@@ -59,7 +60,7 @@ def serve(*, port: int = 4200, limit: int = 4, workspace: str | None = None) -> 
         check_room(folder.root)
         with hold(folder.lock("serve"), served):
             os.environ.update(environment(place, port))
-            Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+            make_prefect_home()
             Services(folder, listener, limit, stop_on_signal()).run()
     return 0
 

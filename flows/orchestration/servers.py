@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,15 @@ def server_version() -> str | None:
         raise InputError(f"server {url}: {why}") from None
 
 
+def make_prefect_home() -> None:
+    """Make the folder of PREFECT_HOME. Raise InputError if nothing can be written there."""
+    home = Path(os.environ["PREFECT_HOME"])
+    with suppress(OSError):
+        home.mkdir(parents=True, exist_ok=True)
+    if not os.access(home, os.W_OK):
+        raise InputError(f"{home} cannot be written to: set HOME or XDG_STATE_HOME to a folder that can")
+
+
 def address_file(workspace: Path) -> Path:
     """Return the file in which `jixu serve` keeps the URL of its API while it runs."""
     return state_folder(workspace) / "api-url"
@@ -73,7 +83,7 @@ def served_at(workspace: Path) -> str | None:
     ask_no_proxy()
     try:
         url = address_file(workspace).read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except OSError:  # none is served, or the folder is another user's
         return None
     return url if answers(url, seconds=10) else None
 

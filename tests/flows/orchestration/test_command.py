@@ -40,6 +40,18 @@ def test_a_server_of_the_users_keeps_its_files_and_what_is_set_stays(environment
     assert environment["PREFECT_HOME"] == str(tmp_path / "theirs") and (tmp_path / "theirs").is_dir()
 
 
+def test_a_user_without_a_folder_for_the_history_is_told_what_to_set(environment, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(InputError, match="file/jixu/.* cannot be written to: set HOME or XDG_STATE_HOME"):
+        set_up_prefect(tmp_path / "w")
+    for name in ("HOME", "XDG_STATE_HOME", "PREFECT_HOME"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a container's user, by number alone
+    with pytest.raises(InputError, match="no home folder: set HOME"):
+        set_up_prefect(tmp_path / "w")
+
+
 def test_a_workspace_without_room_or_that_is_a_file_is_refused(tmp_path, monkeypatch):
     check_room(tmp_path / "w")
     (tmp_path / "file").touch()
