@@ -88,9 +88,18 @@ def _writer(store: RemoteFolder) -> dict | None:
 
 def _remove_dead_writer(store: RemoteFolder) -> None:
     if other := _writer(store):
-        if other["host"] != socket.gethostname() or psutil.pid_exists(other["process"]):
+        if other["host"] != socket.gethostname() or _lives(other):
             raise InputError(
                 f"{store.url} is being written to by process {other['process']} of {other['host']} since "
                 f"{other['since']}: wait for it to end; if it is gone: jixu corpus unlock {store.url}"
             )
         unlock(store)
+
+
+def _lives(writer: dict) -> bool:
+    """Whether a writer of this machine lives; a container that starts again gives others the same numbers."""
+    try:
+        began = psutil.Process(writer["process"]).create_time()
+    except psutil.NoSuchProcess:
+        return False
+    return began <= datetime.fromisoformat(writer["since"]).timestamp()

@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import socket
+from contextlib import nullcontext
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from data.__main__ import app
 from data.catalog import CatalogLost, read_catalog, require_version
 from data.errors import InputError
-from data.locks import writer_lock
+from data.locks import WRITER, writer_lock
 from data.publication import KEPT_MANIFESTS, publish, pull, working_copy
 from data.refresh import unchanged_version
 from data.storage import RemoteFolder
@@ -204,6 +206,18 @@ def test_a_corpus_is_removed_from_a_published_workspace(url, one, two, tmp_path,
     assert capsys.readouterr().out.splitlines()[-1] == "tea is gone"
     get(url, two)
     assert instances(two) == [(0, 0)]
+
+
+def test_a_writer_that_a_containers_restart_ended_is_not_the_process_with_its_number(url):
+    store = RemoteFolder(url)
+    for since, message in (
+        ("2026-01-01T00:00:00+00:00", None),
+        ("2999-01-01T00:00:00+00:00", "written to by"),
+    ):
+        left = {"host": socket.gethostname(), "process": os.getpid(), "since": since}
+        store.create(WRITER, json.dumps(left).encode())
+        with pytest.raises(InputError, match=message) if message else nullcontext(), writer_lock(store):
+            pass
 
 
 def test_of_two_writers_one_is_refused(url, one, two, tmp_path, vocabulary_file, capsys):
