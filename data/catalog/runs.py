@@ -65,7 +65,8 @@ def record_run(
     row |= {"settings": json.dumps(to_jsonable_python(settings), ensure_ascii=False)}
     with write_catalog(workspace) as db:
         # the same command again finds it finished at these steps
-        query = "select finished_at from pretraining_runs where run = ? and steps = ?"
+        # as text, since Python does not know every time zone that DuckDB knows
+        query = "select finished_at::varchar from pretraining_runs where run = ? and steps = ?"
         before = db.execute(query, [run, steps]).fetchall()
         now = datetime.now(UTC) if status == "completed" else None
         row["finished_at"] = (before and before[0][0]) or now

@@ -1,7 +1,10 @@
 """From the options of a job to its plan: what cannot work is refused, of a deployment as of a command."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -245,6 +248,12 @@ def test_a_run_and_its_checkpoints_keep_their_times_when_they_are_recorded_again
         times.append(dict(ask(root, "select step, created_at from checkpoints where run = 'again'")))
         assert sorted(times[-1]) == steps
     assert len(ended) == 1 and times[0][2] == times[1][2] < times[1][3]
+
+
+def test_a_run_is_recorded_again_in_a_time_zone_that_python_does_not_know(root):
+    command = f"import pathlib; from {__name__} import record; "
+    command += f"[record(pathlib.Path({str(root)!r}), 'again', 'completed') for _ in range(2)]"
+    subprocess.run([sys.executable, "-c", command], cwd=ROOT, env=os.environ | {"TZ": "GMT+8"}, check=True)
 
 
 @pytest.mark.parametrize("name", [None, "law"])
