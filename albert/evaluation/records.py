@@ -111,7 +111,7 @@ class Cost:
 
     parameters: int
     flops: float  # of a forward pass over a sequence of `sequence_length` tokens, by arithmetic
-    sequence_length: int
+    sequence_length: float  # tokens, the mean of the reported split
     checkpoint_bytes: int  # of the weights
     latency: tuple[Latency, ...]  # at batch 1 and 32
     device: str

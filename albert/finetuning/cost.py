@@ -32,7 +32,7 @@ def measure_cost(candidate: Candidate) -> Cost:
     return Cost(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         flops=encoder_operations(start.encoder.config, length) * length,
-        sequence_length=round(length),
+        sequence_length=length,
         checkpoint_bytes=sum(path.stat().st_size for path in start.source.files),
         latency=tuple(_latency(model, encoded, size, device) for size in _BATCH_SIZES),
         device=describe_default_device(),

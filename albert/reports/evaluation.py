@@ -75,7 +75,7 @@ def _training(comparison: Comparison) -> Iterator[str]:
         "test is scored once" if on_test else "which is scored too: that makes the scores optimistic"
     )
     last = {model.name: sum(one.best_epoch == len(one.curve) > 0 for one in model.seeds) for model in models}
-    if improving := ", ".join(f"{counted(times, 'seed')} of {name}" for name, times in last.items() if times):
+    if improving := ", ".join(f"{counted(times, 'run')} of {name}" for name, times in last.items() if times):
         yield f"the last epoch was the best for {improving}: more epochs may raise the scores"
     runs = [seed for model in models for seed in model.seeds]
     if restarts := sum(run.restarts for run in runs):
@@ -215,14 +215,15 @@ def cost_table(comparison: Comparison) -> Table:
         return Table.of("", ())
     first, *_ = costs.values()
     caption = (
-        f"GFLOPs of a forward pass over {first.sequence_length} tokens; milliseconds of one, median / "
-        f"95th percentile, on {first.device}, model after model: differences between models of one shape are "
+        "GFLOPs of a forward pass over a text of mean length, in tokens; milliseconds of one, median / 95th "
+        f"percentile, on {first.device}, model after model: differences between models of one shape are "
         "noise. Sharing parameters saves memory, not time."
     )
     records = [
         {
             "Cost": label,
             "parameters": number(cost.parameters),
+            "mean length": f"{cost.sequence_length:.1f}",
             "GFLOPs": f"{cost.flops / 1e9:.3g}",
             "weights": size(cost.checkpoint_bytes),
             **{
@@ -287,14 +288,14 @@ def _overlap_warnings(evaluations: Sequence[Comparison]) -> list[str]:
             share = (one.identical + one.near) / one.examples
             if (one.split, one.earlier) == ("test", "dev") and share > _MUCH_OVERLAP:
                 lines[f"{comparison.task} dev"] = (
-                    f"Overlap: {one.describe()}, which chose the epoch and the rate: the scores on "
-                    f"{comparison.task} are too good."
+                    f"Overlap: {one.describe()}, which chose the epoch: the scores on {comparison.task} "
+                    "may be too good."
                 )
         held = [one for one in comparison.overlaps if one.earlier == "train"]
         if held and not comparison.dropped:
             lines[comparison.task] = (
-                f"Overlap: {' and '.join(one.describe() for one in held)}, which makes the scores on "
-                f"{comparison.task} too good. The option drop-overlap leaves them out of train."
+                f"Overlap: {' and '.join(one.describe() for one in held)}, so the scores on "
+                f"{comparison.task} may be too good. The option drop-overlap leaves them out of train."
             )
     return list(lines.values())
 

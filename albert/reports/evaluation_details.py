@@ -40,7 +40,7 @@ def _classes(comparison: Comparison) -> Section:
             first, last = scores
             record["change of F1"] = change(last.f1 - first.f1) if first and last else MISSING
         records.append(record)
-    return Section(title="Every class", tables=(Table.of("In points, over all seeds.", records),))
+    return Section(title="Every class", tables=(Table.of("In points, over all runs.", records),))
 
 
 def _confusion(comparison: Comparison) -> Section:
@@ -55,8 +55,8 @@ def _confusion(comparison: Comparison) -> Section:
             (int(counts[at]), labels[at[0]], labels[at[1]]) for at in zip(*counts.nonzero(), strict=True)
         ]
         rows = [(gold, said, number(n)) for n, gold, said in sorted(wrong, reverse=True)[:_MOST_CONFUSIONS]]
-        caption = f"The most frequent confusions of {model.name}, over all seeds"
-        tables.append(Table(caption, ("Gold", "predicted", "examples"), tuple(rows), words=(0, 1)))
+        caption = f"The most frequent confusions of {model.name}, over {counted(len(model.seeds), 'run')}"
+        tables.append(Table(caption, ("Gold", "predicted", "times"), tuple(rows), words=(0, 1)))
     return Section(title="Confusion", tables=tuple(tables))
 
 
@@ -94,16 +94,21 @@ def _changes(comparison: Comparison) -> Iterator[Section]:
         ):
             yield Section(
                 title=f"{counted(count, 'example')} {verb} by {one.model}",
-                passages=tuple(Passage(example.text, _change_of(example, one)) for example in examples),
+                passages=tuple(
+                    Passage(example.text, _change_of(example, one, comparison)) for example in examples
+                ),
             )
 
 
-def _change_of(example: ChangedExample, changes: Changes) -> str:
-    return (
-        f"example {example.number}, gold {example.gold}\n"
-        f"{changes.baseline}: {example.baseline}, right with {counted(example.baseline_right, 'seed')}\n"
-        f"{changes.model}: {example.model}, right with {counted(example.model_right, 'seed')}"
-    )
+def _change_of(example: ChangedExample, changes: Changes, comparison: Comparison) -> str:
+    lines = [f"example {example.number}, gold {example.gold}"]
+    for name, said, right in (
+        (changes.baseline, example.baseline, example.baseline_right),
+        (changes.model, example.model, example.model_right),
+    ):
+        runs = counted(len(comparison.model(name).seeds), "run")  # of a recipe more than seeds
+        lines.append(f"{name}: {said}, right in {number(right)} of {runs}")
+    return "\n".join(lines)
 
 
 def _sweep(comparison: Comparison) -> Section:
@@ -123,13 +128,13 @@ def _seeds(comparison: Comparison) -> Section:
             "Model": model.name
             + (f", run {at // len(comparison.seeds) + 1}" if len(model.checkpoints) > 1 else ""),
             "seed": str(seed.seed),
-            "learning rate": f"{seed.learning_rate:.2g}",
-            "best epoch": str(seed.best_epoch),
+            "learning rate": f"{seed.learning_rate:.2g}" if seed.best_epoch else MISSING,
+            "best epoch": number(seed.best_epoch or None),
             "restarts": str(seed.restarts),
             "dev": points(seed.dev[metric]) + ("" if seed.left_chance else " (at chance level)"),
             "test": points(seed.test[metric] if seed.test else None),
             "seconds": number(seed.seconds),
-            "examples/s": number(seed.examples_per_second),
+            "examples/s": number(seed.examples_per_second or None),
         }
         for model in comparison.models
         for at, seed in enumerate(model.seeds)

@@ -9,6 +9,7 @@ from albert.reports.plots import Interval, Line, Plot, curves, intervals
 from albert.reports.pretraining import loss_plots, points_of
 
 SCORE_UNIT = "points: each seed, mean and 95% interval"
+_CHANGE_UNIT = "each seed or pretraining run, mean and 95% interval"
 _MOST_LINES = 4  # of a plot whose lines can still be told apart
 
 
@@ -67,7 +68,7 @@ def _score_plot(comparison: Comparison) -> Plot:
 
 def _difference_plot(title: str, unit: str, differences: Sequence[Difference]) -> Plot:
     rows = [interval_of(one.model, one) for one in differences]
-    return intervals(title, f"{unit}: each seed, mean and 95% interval", rows, level=0.0)
+    return intervals(title, f"{unit}: {_CHANGE_UNIT}", rows, level=0.0)
 
 
 def contrast_plot(evaluations: Sequence[Comparison]) -> Plot:
@@ -77,8 +78,7 @@ def contrast_plot(evaluations: Sequence[Comparison]) -> Plot:
         for one in evaluations
         if (primary := one.difference(one.subject.name))
     ]
-    unit = "points: each seed or pretraining run, mean and 95% interval"
-    return intervals("Differences", unit, rows, level=0.0)
+    return intervals("Differences", f"points: {_CHANGE_UNIT}", rows, level=0.0)
 
 
 def _dev_by_epoch(model: ModelResult) -> list[tuple[float, float]]:

@@ -67,6 +67,7 @@ def test_cost_is_that_of_the_model_with_its_head(candidate):
     assert all(0 < one.p50_ms <= one.p95_ms and one.repeats == 20 for one in cost.latency)
     H, F, E = config.hidden_size, config.intermediate_size, config.embedding_size
     T = 6.5  # mean of 1..8 characters with [CLS] and [SEP]
+    assert cost.sequence_length == T
     assert cost.flops == T * (2 * (4 * H * H + 2 * H * F) + 4 * T * H + 2 * E * H)
 
 

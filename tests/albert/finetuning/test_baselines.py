@@ -100,7 +100,7 @@ def test_a_model_below_a_simple_method_is_named_at_the_top(tmp_path, model_folde
         == f"Below a baseline in accuracy on mine dev: {model.name}. The baseline, {rule.name}, has 100.0."
     )
     text = protocol(result)
-    assert f"The last epoch was the best for 2 seeds of {model.name}: more epochs may" in text
+    assert f"The last epoch was the best for 2 runs of {model.name}: more epochs may" in text
     assert "--" not in text  # another job's option has another prefix
     assert fine_tune(without).baselines == ()
 

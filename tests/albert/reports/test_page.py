@@ -30,6 +30,7 @@ from tests.albert.report_samples import (
     model,
     pretraining,
     report_of,
+    seed_result,
 )
 
 
@@ -105,11 +106,23 @@ def test_confusions_and_rates_are_listed():
 
 def test_each_seed_of_a_recipe_names_its_pretraining_run():
     recipe = model("recipe", [0.8, 0.81, 0.82] * 2, checkpoints=("a", "b"))
-    (table,) = {one.title: one.tables for one in evaluation_section(comparison(BASE, recipe), "t").details}[
-        "Every seed"
-    ]
-    named = [row[0] for row in table.rows]
+    section = evaluation_section(comparison(BASE, recipe), "t")
+    details = {one.title: one for one in section.details}
+    assert "each seed or pretraining run" in section.plots[1].unit
+    assert "The last epoch was the best for 3 runs of base, 6 runs of recipe" in section.notes[0]
+    confused = details["Confusion"].tables[1]
+    assert confused.columns[-1] == "times" and confused.caption.endswith("of recipe, over 6 runs")
+    named = [row[0] for row in details["Every seed"].tables[0].rows]
     assert named == [BASE.name] * 3 + ["recipe, run 1"] * 3 + ["recipe, run 2"] * 3
+    (changed,) = details["2 examples fixed by recipe"].passages
+    assert "right in 0 of 3 runs" in changed.about and "right in 3 of 6 runs" in changed.about
+
+
+def test_what_is_not_trained_has_no_rate():
+    read = model("read", [0.7], seeds=(seed_result(0, {"accuracy": 0.7}, best_epoch=0, learning_rate=8e-4),))
+    details = evaluation_section(comparison(read), "t").details
+    (table,) = next(one.tables for one in details if one.title == "Every seed")
+    assert "dev" in table.columns and not {"learning rate", "best epoch"} & set(table.columns)
 
 
 def test_near_certainty_is_shown_as_a_bound():
@@ -163,9 +176,16 @@ def test_texts_that_parts_of_a_task_share_are_named_at_the_top_unless_they_were_
     report = report_of(comparison(BASE, BETTER, overlaps=shared))
     (warning,) = report.warnings
     assert "3 of 60 test examples are in train too, 1 of them" in warning and "drop-overlap" in warning
+    assert (
+        "may be too good" in warning
+    )  # a copy may have another label, and one of many examples changes little
     html = render(report)
     assert html.index(warning) < html.index("<h2>") < html.index("in train: 一杯 茶")
     assert not report_of(comparison(BASE, BETTER, overlaps=shared, dropped=3)).warnings
+    (warning,) = report_of(
+        comparison(BASE, BETTER, overlaps=(Overlap("test", "dev", 60, 7, 0, ()),))
+    ).warnings
+    assert warning.endswith("which chose the epoch: the scores on 茶事 may be too good.")
 
 
 def test_texts_that_every_model_has_read_are_reported_but_do_not_spoil_the_comparison():
