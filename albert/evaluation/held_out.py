@@ -5,8 +5,7 @@ T = tokens of a batch, S = its sequences, R = instances, D = documents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,11 +33,11 @@ def sums_of(
     stream: InstanceStream,
     instances: Instances,
     *,
-    precision: Callable[[], AbstractContextManager] = nullcontext,
     part: tuple[int, int] = (0, 1),
 ) -> torch.Tensor:
     """Sums of every instance, [R, 6] fp64: MLM loss, correct and count, then those of sentence order.
 
+    In fp32, as weights are stored: bf16 would round what a short training adds to a start stored in bf16.
     `part` (k, n) computes every n-th batch from the k-th on; the others stay 0.
     """
     was_training, device = model.training, next(model.parameters()).device
@@ -46,8 +45,7 @@ def sums_of(
     sums = torch.zeros(len(instances), 6, dtype=torch.float64, device=device)
     rows = held_out_rows(instances, BATCH_TOKENS)[part[0] :: part[1]]
     for batch, of_batch in zip(stream.pack_held_out(instances, rows), rows, strict=True):
-        with precision():
-            sums[torch.from_numpy(of_batch).to(device)] = _sums(model, batch.to(device))
+        sums[torch.from_numpy(of_batch).to(device)] = _sums(model, batch.to(device))
     model.train(was_training)
     return sums
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ def evaluate(
     streams: Mapping[str, InstanceStream],
     tokens: int,
     process: Process,
-    precision: Callable[[], AbstractContextManager],
     *,
     full_tokens: int = 0,
     before: Mapping[str, np.ndarray] | None = None,
@@ -42,7 +40,7 @@ def evaluate(
         if drawn is None:
             raise InputError(f"no held-out document in {name or 'the corpus'}: give it more documents")
         part = (process.rank, process.world_size)
-        sums = process.sum(sums_of(model, stream, drawn, precision=precision, part=part)).cpu().numpy()
+        sums = process.sum(sums_of(model, stream, drawn, part=part)).cpu().numpy()
         few = rows_within(drawn.lengths, tokens)
         for prefix, count in (("", few), ("full_", len(drawn) if full_tokens else 0)):
             if count:

@@ -299,7 +299,6 @@ class _Run:
             trainer.streams,
             options.held_out_tokens,
             self.process,
-            trainer.precision,
             full_tokens=options.full_tokens if is_full else 0,
             before=None if is_start else load_sums(start),
         )
@@ -312,7 +311,7 @@ class _Run:
     def _is_worse(self) -> bool:
         """Whether a corpus's held-out loss is far above its lowest one."""
         trainer, tokens = self.trainer, self.settings.evaluation.held_out_tokens
-        figures, _ = evaluate(trainer.model, trainer.streams, tokens, self.process, trainer.precision)
+        figures, _ = evaluate(trainer.model, trainer.streams, tokens, self.process)
         self.clock = time.perf_counter()
         for name, loss in figures.items():
             if name.split("@")[0] == "held_out_mlm_loss":

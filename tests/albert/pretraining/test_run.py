@@ -18,6 +18,8 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook as register_step_hook
 
 import kernels
+from albert.checkpoints import load_pretrained
+from albert.evaluation import scores_of, sums_of
 from albert.model import PretrainingObjective
 from albert.model.span_boundary import SpanBoundaryHead, span_bounds
 from albert.pretraining import (
@@ -68,6 +70,16 @@ def test_baselines_are_of_the_documents_that_are_scored(settings, tmp_path):
         )
         losses.add(pretrain(one).history[0]["held_out_bigram_loss"])
     assert len(losses) == 1
+
+
+def test_held_out_losses_are_those_of_the_checkpoint_in_fp32_whatever_the_run_computes_in(settings):
+    settings = with_options(settings, running={"precision": "bf16"})
+    stream = check_start(settings).streams[""]
+    result = pretrain(settings)
+    model, _ = load_pretrained(result.checkpoint)
+    drawn = stream.held_out(settings.evaluation.held_out_tokens)
+    scores = scores_of(sums_of(model.eval(), stream, drawn).numpy(), drawn.doc_keys)
+    assert result.evaluations()[-1]["held_out_mlm_loss"] == pytest.approx(scores["mlm_loss"], rel=1e-6)
 
 
 def test_longer_sequences_can_follow_shorter_ones(settings, corpora):
