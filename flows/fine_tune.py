@@ -125,7 +125,7 @@ def compare(
         domain_words=domain_words(workspace, corpora.domain) if corpora.domain else (),
         stepwise=stepwise,
     )
-    if settings.seeds is None:
+    if settings.seeds is None and len(result.seeds) > 1:  # one: nothing was trained
         seconds = models[0].runs[0].result.seconds
         say(f"{settings.task.name}: {len(result.seeds)} seeds, as the first took {seconds:,.0f} s")
     return result

@@ -226,13 +226,14 @@ def worker_start(workers: int) -> Callable[[], None]:
 def fine_tune_one(
     candidate: Candidate, seed: int, learning_rate: float, folder: Path | None = None
 ) -> SeedRun:
-    """Train a model with one seed and score it; the model is saved in `folder`, named by the run's key.
+    """Train a model with one seed and score it; what was trained is saved in `folder`, named by the run's key.
 
     On a CPU the result depends on the arguments and the number of threads alone.
     """
     started = time.perf_counter()
     bound_caches()
-    if candidate.data.task.kind is Kind.SIMILARITY:
+    is_trained = candidate.data.task.kind is not Kind.SIMILARITY
+    if not is_trained:
         model, result = _new_model(candidate, seed), UNTRAINED
     else:
         # a model that stays at chance level starts again with another head and other dropout
@@ -243,7 +244,7 @@ def fine_tune_one(
     predictions = {split: predict(candidate, model, split) for split in candidate.scored}
     result = replace(result, seed=seed, learning_rate=learning_rate)
     run = scored_run(candidate, result, predictions, started)
-    if folder is not None and candidate.is_own:
+    if folder is not None and candidate.is_own and is_trained:
         if isinstance(candidate.learner, Regression):
             candidate.learner.give_units(cast(nn.Linear, model.classifier))
         save_fine_tuned(model, _record(candidate, run.result, folder.name), folder)

@@ -200,7 +200,8 @@ def test_likeness_is_of_the_means_of_each_sequences_own_states(tmp_path, tokeniz
     path = table(tmp_path / "t.tsv", "sentence1 sentence2 score", rows)
     settings = settings_of("stsb-probe", path, model_folder, running={"precision": "fp32"})
     candidate = prepared(replace(settings, train=None, dev=path))
-    run = fine_tune_one(candidate, 0, 1e-4)
+    run = fine_tune_one(candidate, 0, 1e-4, tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()  # nothing was trained
     encoder, cosines, sequences = load_pretrained(model_folder)[0].encoder.eval(), [], []
     for pair in pairs:
         texts = [[tokenizer.cls_id, *tokenizer.encode(text)[0].tolist(), tokenizer.sep_id] for text in pair]
