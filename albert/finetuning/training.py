@@ -226,7 +226,7 @@ def worker_start(workers: int) -> Callable[[], None]:
 def fine_tune_one(
     candidate: Candidate, seed: int, learning_rate: float, folder: Path | None = None
 ) -> SeedRun:
-    """Train a model with one seed and score it; what was trained is saved in `folder`, named by the run's key.
+    """Train a model with one seed and score it; what is trained is saved in `folder`, named by the run's key.
 
     On a CPU the result depends on the arguments and the number of threads alone.
     """
