@@ -251,9 +251,11 @@ def test_a_run_and_its_checkpoints_keep_their_times_when_they_are_recorded_again
 
 
 def test_a_run_is_recorded_again_in_a_time_zone_that_python_does_not_know(root):
-    command = f"import pathlib; from {__name__} import record; "
-    command += f"[record(pathlib.Path({str(root)!r}), 'again', 'completed') for _ in range(2)]"
-    subprocess.run([sys.executable, "-c", command], cwd=ROOT, env=os.environ | {"TZ": "GMT+8"}, check=True)
+    program = "import sys; from tests.corpora import Path, Workspace, record; "
+    program += "[record(Workspace(Path(sys.argv[1])), 'again') for _ in range(2)]"
+    subprocess.run(
+        [sys.executable, "-c", program, str(root)], cwd=ROOT, env=os.environ | {"TZ": "GMT+8"}, check=True
+    )
 
 
 @pytest.mark.parametrize("name", [None, "law"])
