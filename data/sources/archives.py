@@ -166,8 +166,9 @@ def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
             if member.is_dir():
                 continue
             name = member.filename
-            if not member.flag_bits & _UTF_8:  # the library takes any other for cp437
-                name = _member_name(name.encode("cp437"))
+            if not member.flag_bits & _UTF_8:
+                with suppress(UnicodeEncodeError):  # the library takes it for cp437, unless a field has it
+                    name = _member_name(name.encode("cp437"))
             inner = f"{uri}!{name}"
             if _is_unsafe(name):
                 yield Part(inner, name, None, "unsafe_name")

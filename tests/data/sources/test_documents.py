@@ -6,7 +6,9 @@ import io
 import json
 import lzma
 import random
+import struct
 import zipfile
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -142,8 +144,13 @@ def test_a_cut_zip_file_is_read_on_behind_a_member_whose_header_has_no_size(tmp_
 
 
 def test_names_in_a_zip_file_of_chinese_windows_are_read_whole_or_cut(write):
-    whole = zip_of({"abcd.txt": CONTENT["txt"]}).replace(b"abcd.txt", "茶经.txt".encode("gbk"))
-    for damage in (whole, whole[:-30]):
+    member, name = zipfile.ZipInfo("abcd.txt"), "茶经.txt"
+    plain = zip_of({member: CONTENT["txt"]}).replace(b"abcd.txt", name.encode("gbk"))
+    # Info-ZIP's field with the name in UTF-8, which Python reads from 3.12 on
+    field = struct.pack("<BL", 1, zlib.crc32(name.encode("gbk"))) + name.encode()
+    member.extra = struct.pack("<2H", 0x7075, len(field)) + field
+    both = zip_of({member: CONTENT["txt"]}).replace(b"abcd.txt", name.encode("gbk"))
+    for damage in (plain, plain[:-30], both):
         path = write("corpus.zip", damage)
         assert len(texts(path)) == 2
         assert next(read_documents(path)).source_uri == f"{path}!茶经.txt#line=1"
