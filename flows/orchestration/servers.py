@@ -89,11 +89,13 @@ def served_at(workspace: Path) -> str | None:
 
 
 def answers(url: str, seconds: float) -> bool:
-    """Whether a server's API answers; its health can be asked for without a password."""
+    """Whether the API of a server on this machine answers; its health can be asked for without a password."""
     import urllib.request
 
+    # not urlopen, whose first call would keep http_proxy for all later ones of the process
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=seconds):
+        with direct.open(f"{url}/health", timeout=seconds):
             return True
     except (OSError, ValueError):  # ValueError: an empty address
         return False
