@@ -9,7 +9,6 @@ from .corpus import SampleInstance as SampleInstance
 from .evaluation import protocol as protocol
 from .evaluation import scores_table as scores_table
 from .fonts import use_chinese_fonts as use_chinese_fonts
-from .page import main_tables as main_tables
 from .page import read_report as read_report
 from .page import report_markdown as report_markdown
 from .page import write_report as write_report

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from albert.reports.corpus import corpus_section
 from albert.reports.evaluation import evaluation_section, scores_table
 from albert.reports.evaluation_plots import contrast_plot
 from albert.reports.pretraining import held_out_table, training_section
-from albert.reports.sections import Section, Strong, Table, pairs_table
+from albert.reports.sections import Section, Strong, pairs_table
 from data.errors import InputError
 from data.files import write_text
 from data.options import parse
@@ -26,37 +25,16 @@ METRICS_FILE, PAGE_FILE = "metrics.json", "index.html"
 _HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True, slots=True)
-class NamedTable:
-    """A table with a title and a name that is unique in the report."""
-
-    name: str
-    title: str
-    table: Table
-
-
 def report_markdown(report: Report) -> str:
-    """The verdict, the warnings, the main tables and the command."""
+    """The verdict, the warnings, a table for each evaluation and each training, and the command."""
+    trained = [("Pretraining", report.pretraining)] if report.pretraining else []
+    trained += zip(base_titles(report.bases), report.bases, strict=True)
     parts = [f"**{report.verdict}**", *(f"> {line}" for line in report.warnings)]
-    for one in main_tables(report):
-        parts += [f"### {one.title}", one.table.to_markdown()]
+    for title, one in zip(evaluation_titles(report.evaluations), report.evaluations, strict=True):
+        parts += [f"### {title}", scores_table(one).to_markdown()]
+    for title, result in trained:
+        parts += [f"### {title}", held_out_table(result).to_markdown()]
     return "\n\n".join([*parts, f"```\n{report.command}\n```"]) + "\n"
-
-
-def main_tables(report: Report) -> list[NamedTable]:
-    """A table for each evaluation and each training of a report, in the order of the page."""
-    parts = {
-        "evaluation": zip(
-            evaluation_titles(report.evaluations), map(scores_table, report.evaluations), strict=True
-        ),
-        "training": [("Pretraining", held_out_table(report.pretraining))] if report.pretraining else [],
-        "base": zip(base_titles(report.bases), map(held_out_table, report.bases), strict=True),
-    }
-    return [
-        NamedTable(f"{kind}-{n}" if n > 1 else kind, title, table)
-        for kind, tables in parts.items()
-        for n, (title, table) in enumerate(tables, 1)
-    ]
 
 
 def write_report(report: Report, folder: Path) -> Path:
