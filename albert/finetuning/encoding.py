@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -28,9 +29,19 @@ class Chosen(NamedTuple):
     first: np.ndarray  # [u+1], the first sequence of each example in the batch
 
 
+class Encoding(NamedTuple):
+    """A sequence of an example. Learners document their targets and characters."""
+
+    input_ids: np.ndarray  # [t]
+    b_start: int = 0  # where the second part begins; 0: no second part
+    is_cut: bool = False  # whether it lost tokens to the maximum length
+    targets: np.ndarray | None = None
+    characters: np.ndarray | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """The encoded examples of a split. Learners document their `targets` and `characters`."""
+    """The encoded examples of a split."""
 
     input_ids: np.ndarray  # [T] int64
     offsets: np.ndarray  # [S+1], the first token of each sequence
@@ -48,25 +59,18 @@ class Encoded:
         )
 
     @classmethod
-    def of(
-        cls,
-        sequences: Sequence[np.ndarray],
-        *,
-        first: Sequence[int] | np.ndarray,
-        targets: np.ndarray,
-        b_starts: Sequence[int] | None = None,
-        characters: np.ndarray | None = None,
-        cut: int = 0,
-    ) -> Encoded:
-        """Encoded examples from the ids of each sequence; without `b_starts` none has a second part."""
+    def of(cls, examples: Iterable[Sequence[Encoding]], targets: np.ndarray | None = None) -> Encoded:
+        """Put the sequences of each example together; `targets` [U] in place of the sequences' own."""
+        rows = list(examples)
+        ids, b_starts, is_cut, own, characters = zip(*chain.from_iterable(rows), strict=True)
         return cls(
-            input_ids=np.concatenate(sequences),
-            offsets=np.cumsum([0, *map(len, sequences)]),
-            segment_b_start=np.array(b_starts or [0] * len(sequences)),
-            first=np.asarray(first),
-            targets=targets,
-            characters=characters,
-            cut=cut,
+            input_ids=np.concatenate(ids),
+            offsets=np.cumsum([0, *map(len, ids)]),
+            segment_b_start=np.array(b_starts),
+            first=np.cumsum([0, *map(len, rows)]),
+            targets=np.concatenate(own) if targets is None else targets,
+            characters=None if characters[0] is None else np.concatenate(characters),
+            cut=sum(is_cut),
         )
 
     def __len__(self) -> int:
@@ -119,19 +123,18 @@ def encode_texts(
     RoBERTa's tokenizer two between its texts), whose longer one is cut to fit.
     """
     ids_of = lru_cache(maxsize=64)(lambda text: tokenizer.encode(text)[0])  # choices share their passage
-    cls, sep, nothing = np.array([tokenizer.cls_id]), np.array([tokenizer.sep_id]), np.array([], np.int64)
-    between = tokenizer.separators
-    sequences, b_starts, first, cut = [], [], [0], 0
-    for rows in examples:
-        for text, *pair in rows:
-            a, b = ids_of(text), ids_of(pair[0]) if pair else nothing
-            room_a, room_b = fit_pair(len(a), len(b), max_seq_length - 2 - (between if pair else 0))
-            second = [sep] * between + [b[:room_b]] if pair else []
-            sequences.append(np.concatenate([cls, a[:room_a], *second, sep]))
-            b_starts.append(room_a + 1 + between if pair else 0)
-            cut += room_a + room_b < len(a) + len(b)
-        first.append(len(sequences))
-    return Encoded.of(sequences, first=first, targets=targets, b_starts=b_starts, cut=cut)
+    cls, sep = np.array([tokenizer.cls_id]), np.array([tokenizer.sep_id])
+
+    def sequence(text: str, pair: str | None = None) -> Encoding:
+        a, b = ids_of(text), np.array([], np.int64) if pair is None else ids_of(pair)
+        between = 0 if pair is None else tokenizer.separators
+        room_a, room_b = fit_pair(len(a), len(b), max_seq_length - 2 - between)
+        second = [] if pair is None else [*[sep] * between, b[:room_b]]
+        ids = np.concatenate([cls, a[:room_a], *second, sep])
+        b_start = 0 if pair is None else room_a + 1 + between
+        return Encoding(ids, b_start, is_cut=room_a + room_b < len(a) + len(b))
+
+    return Encoded.of([[sequence(*texts) for texts in rows] for rows in examples], targets)
 
 
 def fit_pair(a: int, b: int, room: int) -> tuple[int, int]:

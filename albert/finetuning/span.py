@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from albert.evaluation import mean_statistics
-from albert.finetuning.encoding import Chosen, Encoded, Predictions
+from albert.finetuning.encoding import Chosen, Encoded, Encoding, Predictions
 from albert.model import Encoder, TokenClassifier
 from albert.tasks import SpanExample, answer_scores
 from data.tokenization import Tokenizer
@@ -44,33 +44,21 @@ class Span:
     has_unanswerable: bool
 
     def encode(self, examples: Sequence[SpanExample], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        ids: list[np.ndarray] = []
-        characters: list[np.ndarray] = []
-        b_starts: list[int] = []
-        targets: list[tuple[int, int]] = []
-        first = [0]
         tokens_of = lru_cache(maxsize=64)(partial(_tokens, tokenizer))
-        for one in examples:
+
+        def windows(one: SpanExample) -> Iterator[Encoding]:
             tokens, places = tokens_of(one.passage)
             question = tokenizer.encode(one.question)[0][: min(_LONGEST_QUESTION, max_seq_length // 2)]
             head = [tokenizer.cls_id, *question, *[tokenizer.sep_id] * tokenizer.separators]
             answer = _answer_tokens(one, places)
             for begin, end in _windows(len(tokens), max_seq_length - len(head) - 1):
-                ids.append(np.concatenate([head, tokens[begin:end], [tokenizer.sep_id]]).astype(np.int64))
-                characters.append(np.pad(places[begin:end], ((len(head), 1), (0, 0)), constant_values=-1))
-                b_starts.append(len(head))
-                target = (0, 0)
-                if answer and begin <= answer[0] and answer[1] < end:
-                    target = (answer[0] + len(head) - begin, answer[1] + len(head) - begin)
-                targets.append(target)
-            first.append(len(ids))
-        return Encoded.of(
-            ids,
-            first=first,
-            targets=np.array(targets),
-            b_starts=b_starts,
-            characters=np.concatenate(characters),
-        )
+                ids = np.concatenate([head, tokens[begin:end], [tokenizer.sep_id]]).astype(np.int64)
+                is_inside = answer and begin <= answer[0] and answer[1] < end
+                target = np.array([answer]) + len(head) - begin if is_inside else np.array([(0, 0)])
+                characters = np.pad(places[begin:end], ((len(head), 1), (0, 0)), constant_values=-1)
+                yield Encoding(ids, len(head), targets=target, characters=characters)
+
+        return Encoded.of([list(windows(one)) for one in examples])
 
     def model(self, encoder: Encoder) -> nn.Module:
         return TokenClassifier(encoder, 2)

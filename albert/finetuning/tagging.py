@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from albert.evaluation import entity_statistics
-from albert.finetuning.encoding import Chosen, Encoded, Predictions
+from albert.finetuning.encoding import Chosen, Encoded, Encoding, Predictions
 from albert.model import IGNORED, Encoder, TokenClassifier
 from albert.tasks import TaggedExample
 from data.tokenization import Tokenizer
@@ -28,20 +28,10 @@ class Tagging:
     labels: Sequence[str]
 
     def encode(self, examples: Sequence[TaggedExample], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        ids: list[np.ndarray] = []
-        targets: list[np.ndarray] = []
-        first = [0]
-        for one in examples:
-            pieces, tags = self._pieces(one, tokenizer)
-            for begin in range(0, len(pieces), max_seq_length - 2):
-                end = begin + max_seq_length - 2
-                ids.append(np.array([tokenizer.cls_id, *pieces[begin:end], tokenizer.sep_id]))
-                targets.append(np.array([IGNORED, *tags[begin:end], IGNORED]))
-            first.append(len(ids))
-        return Encoded.of(ids, first=first, targets=np.concatenate(targets))
+        return Encoded.of([list(self._parts(one, tokenizer, max_seq_length - 2)) for one in examples])
 
-    def _pieces(self, example: TaggedExample, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-        """The ids of all pieces, and their targets."""
+    def _parts(self, example: TaggedExample, tokenizer: Tokenizer, room: int) -> Iterator[Encoding]:
+        """Yield a sequence for every `room` pieces."""
         ids: list[int] = []
         tags: list[int] = []
         for token, tag in zip(example.tokens, example.tags, strict=True):
@@ -49,7 +39,9 @@ class Tagging:
             pieces = tokenizer.encode(token)[0].tolist() or [tokenizer.unknown_id]
             ids += pieces
             tags += [self.labels.index(tag)] + [IGNORED] * (len(pieces) - 1)
-        return ids, tags
+        for begin in range(0, len(ids), room):
+            part = np.array([tokenizer.cls_id, *ids[begin : begin + room], tokenizer.sep_id])
+            yield Encoding(part, targets=np.array([IGNORED, *tags[begin : begin + room], IGNORED]))
 
     def model(self, encoder: Encoder) -> nn.Module:
         return TokenClassifier(encoder, len(self.labels))

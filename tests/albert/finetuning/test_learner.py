@@ -15,7 +15,7 @@ from albert.checkpoints import load_pretrained
 from albert.evaluation import retrieval_statistics, score
 from albert.finetuning import fine_tune, fine_tune_one
 from albert.finetuning.choice import Choice
-from albert.finetuning.encoding import Encoded
+from albert.finetuning.encoding import Encoded, Encoding
 from albert.finetuning.regression import Similarity
 from albert.finetuning.span import LONGEST_ANSWER, Span
 from albert.finetuning.tagging import Tagging, well_formed
@@ -83,7 +83,7 @@ def test_cosines_that_are_equal_up_to_rounding_tie():
     states = rng.normal(size=(40, 2, 8))
     states[:30, 1] = states[:30, 0]  # the same text twice
     examples = [Example("茶", "水", str(number)) for number in range(40)]
-    encoded = Encoded.of([np.array([0])] * 80, first=2 * np.arange(41), targets=np.arange(40.0))
+    encoded = Encoded.of([[Encoding(np.array([0]))] * 2] * 40, np.arange(40.0))
     found = Similarity().predict(states.reshape(80, 8), examples, encoded)
     likeness = [1.0] * 30 + [F.cosine_similarity(*map(torch.tensor, pair), dim=0) for pair in states[30:]]
     expected = spearmanr(likeness, encoded.targets).statistic
