@@ -19,7 +19,6 @@ from .intrinsic import measure_layer_changes as measure_layer_changes
 from .intrinsic import measure_mlm_losses as measure_mlm_losses
 from .metrics import calibration as calibration
 from .metrics import chance_of as chance_of
-from .metrics import class_statistics as class_statistics
 from .metrics import entity_statistics as entity_statistics
 from .metrics import label_set_statistics as label_set_statistics
 from .metrics import leaves_chance as leaves_chance

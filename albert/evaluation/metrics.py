@@ -105,12 +105,6 @@ def mean_statistics(values: np.ndarray) -> np.ndarray:
     return np.stack([values, np.ones(len(values))], axis=-1).astype(np.float64)
 
 
-def class_statistics(metric: str, predicted: np.ndarray, gold: np.ndarray, C: int) -> np.ndarray:
-    """Statistics [n, k] of predicted and gold labels, both [n] in 0..C-1."""
-    eye = np.eye(C)
-    return label_set_statistics(metric, eye[predicted], eye[gold])
-
-
 def label_set_statistics(metric: str, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
     """Statistics [n, k] of sets of labels, both [n, C] of 0 and 1; of two labels the last is positive."""
     if metric in ("accuracy", "exact_match"):

@@ -45,7 +45,7 @@ from albert.finetuning.training import (
     prepare,
     read_task,
 )
-from albert.tasks import Example, Kind, Split, TaggedExample, TaskData, entities_of, label_table
+from albert.tasks import Example, Kind, Split, TaggedExample, TaskData, entities_of
 
 CHANGED_SHOWN = 20  # most examples fixed, and most examples broken, in a report
 _LENGTH_SLICES = 4
@@ -242,10 +242,9 @@ def _confusion(
 ) -> tuple[tuple[int, ...], ...] | None:
     if data.task.kind not in (Kind.SINGLE, Kind.PAIR):
         return None
-    C = len(data.labels)
-    gold = label_table(split.examples, data.labels).argmax(-1)
-    counts = np.sum([np.bincount(gold * C + one.labels, minlength=C * C) for one in predictions], axis=0)
-    return tuple(tuple(row) for row in counts.reshape(C, C).tolist())
+    golds = [one.gold() for one in split.examples]
+    counts = Counter(pair for one in predictions for pair in zip(golds, one.answers, strict=True))
+    return tuple(tuple(counts[gold, said] for said in data.labels) for gold in data.labels)
 
 
 def _classes(data: TaskData, split: Split, predictions: Sequence[Predictions]) -> tuple[ClassScore, ...]:

@@ -107,7 +107,6 @@ class Predictions:
     answers: tuple[str, ...]  # as text, one for each example
     right: np.ndarray | None  # [n] bool; None if answers are numbers, which are near rather than right
     statistics: Mapping[str, np.ndarray]  # by metric, [n, k]: see `albert.evaluation.metrics`
-    labels: np.ndarray | None = None  # predicted, [n] for single and pair, [n, C] of 0 and 1 for multilabel
     probabilities: np.ndarray | None = None  # [n, C]
     tags: tuple[tuple[str, ...], ...] | None = None  # predicted, for every token
     confidence: tuple[np.ndarray, ...] | None = None  # of the prediction: spans [1], tags [tokens]

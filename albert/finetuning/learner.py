@@ -8,8 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from albert.finetuning.choice import Choice
-from albert.finetuning.classification import Classification, MultiLabel
+from albert.finetuning.classification import Choice, Classification, MultiLabel
 from albert.finetuning.encoding import Chosen, Encoded, Predictions
 from albert.finetuning.regression import Regression, Similarity
 from albert.finetuning.span import Span

@@ -80,8 +80,9 @@ class Predicted:
         found = self.predictions
         if self.record.task.kind is Kind.CHOICE and found.probabilities is not None:
             return found.probabilities.argmax(-1).tolist()
-        if self.record.task.kind is Kind.MULTILABEL and found.labels is not None:
-            return [[self.record.labels[at] for at in np.flatnonzero(row)] for row in found.labels]
+        if self.record.task.kind is Kind.MULTILABEL and found.probabilities is not None:
+            labels = np.array(self.record.labels, dtype=object)
+            return [labels[row > 0.5].tolist() for row in found.probabilities]
         if found.tags is not None:
             tagged = (one for one in self.examples if isinstance(one, TaggedExample))
             return [_entities(one, tags) for one, tags in zip(tagged, found.tags, strict=True)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t, ttest_rel
 
-from albert.evaluation import class_statistics, estimate, linearised, mean_statistics, score, summarize
+from albert.evaluation import estimate, label_set_statistics, linearised, mean_statistics, score, summarize
 from benchmarks.coverage import agreeing, classes, coverage, crossed, difference, interval, simulate
 
 RUNS = 1000  # simulated comparisons
@@ -125,7 +125,7 @@ def test_linearised_scores_have_the_bootstraps_error():
     rng = np.random.default_rng(2)
     gold = rng.choice(5, 400, p=[0.4, 0.3, 0.2, 0.08, 0.02])
     said = np.where(rng.random(400) < 0.7, gold, rng.integers(5, size=400))
-    one = class_statistics("macro_f1", said, gold, 5)
+    one = label_set_statistics("macro_f1", np.eye(5)[said], np.eye(5)[gold])
     scores = linearised("macro_f1", one[None])
     assert scores.mean() == pytest.approx(score("macro_f1", one.sum(0)))
     drawn = rng.multinomial(400, np.full(400, 1 / 400), size=4000) @ one

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from albert.checkpoints import load_pretrained
 from albert.evaluation import retrieval_statistics, score
 from albert.finetuning import fine_tune, fine_tune_one
-from albert.finetuning.choice import Choice
+from albert.finetuning.classification import Choice
 from albert.finetuning.encoding import Encoded, Encoding
 from albert.finetuning.regression import Similarity
 from albert.finetuning.span import LONGEST_ANSWER, Span
