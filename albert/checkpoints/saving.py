@@ -110,7 +110,7 @@ class Head:
     """A head of a fine-tuned model: a linear layer on the encoder's states."""
 
     architecture: str  # transformers' class without the encoder's name, such as SequenceClassification
-    has_pooler: bool  # whether it reads the first token's state through the encoder's pooler
+    pooling: str | None  # of the states that it reads, such as cls; None: it reads the state of every token
     labels: tuple[str, ...] = ()
     name: str = "classifier"  # of its tensors
     problem: str | None = None  # transformers' problem_type of a SequenceClassification, where it says one
@@ -130,11 +130,11 @@ def read_head(folder: Path) -> Head | None:
     length = content.get("max_position_embeddings", 512)
     longest = length if isinstance(length, int) else 512
     problem = str(content.get("problem_type"))
-    return Head(architecture, True, known, max_seq_length=longest, problem=problem) if architecture else None
+    return Head(architecture, "cls", known, max_seq_length=longest, problem=problem) if architecture else None
 
 
 def save_with_head(
-    encoder: Encoder, classifier: nn.Linear, head: Head, pooling: str, folder: Path, tokenizer: Tokenizer
+    encoder: Encoder, classifier: nn.Linear, head: Head, folder: Path, tokenizer: Tokenizer
 ) -> None:
     """Write a fine-tuned model for transformers' Auto classes; in jixu's format if they cannot express it.
 
@@ -142,17 +142,17 @@ def save_with_head(
     """
     config = encoder.config
     tensors = _renamed(encoder, Naming(config, config.file_format), "encoder")
-    if not head.has_pooler:
+    if head.pooling is None:
         tensors = {name: tensor for name, tensor in tensors.items() if ".pooler." not in name}
     tensors |= {f"{head.name}.{name}": one.detach().cpu() for name, one in classifier.named_parameters()}
     content = to_file(config)
     if config.file_format != "jixu":
         family = "Albert" if config.file_format == "albert" else "Bert"
         content |= {"architectures": [f"{family}For{head.architecture}"]}
-        if pooling != "cls":
+        if head.pooling not in (None, "cls"):
             places = {"AutoConfig": "PooledConfig", f"AutoModelFor{head.architecture}": "PooledModel"}
             auto_map = {name: f"{POOLED_FILE.removesuffix('.py')}.{place}" for name, place in places.items()}
-            content = own_format(config) | {"encoder": content, "pooling": pooling, "auto_map": auto_map}
+            content = own_format(config) | {"encoder": content, "pooling": head.pooling, "auto_map": auto_map}
         if head.labels:
             content["id2label"] = {str(number): label for number, label in enumerate(head.labels)}
             content["label2id"] = {label: number for number, label in enumerate(head.labels)}

@@ -31,14 +31,15 @@ from data.files import write_bytes
 from data.options import parse
 from data.tokenization import load_tokenizer
 
-# transformers' classes without the encoder's name; all other kinds are of SequenceClassification
-_ARCHITECTURES = {
-    Kind.TOKENS: "TokenClassification",
-    Kind.SPAN: "QuestionAnswering",
-    Kind.CHOICE: "MultipleChoice",
+_LABELS = "SequenceClassification"
+_HEADS = {  # of transformers; the last is that of every other kind
+    Kind.TOKENS: Head("TokenClassification", None),
+    Kind.SPAN: Head("QuestionAnswering", None, name="qa_outputs"),
+    Kind.CHOICE: Head("MultipleChoice", "cls"),
+    Kind.REGRESSION: Head(_LABELS, "cls", problem="regression"),
+    Kind.MULTILABEL: Head(_LABELS, "cls", problem="multi_label_classification"),
+    None: Head(_LABELS, "cls"),
 }
-# its problem types
-_PROBLEMS = {Kind.REGRESSION: "regression", Kind.MULTILABEL: "multi_label_classification"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,22 +59,12 @@ class FineTuned:
     best_epoch: int = 0
     dev: Mapping[str, float] = field(default_factory=dict)  # scores by metric, the main one first
 
-    @property
-    def pooling(self) -> str:
-        """What the head reads: a text's first token or the mean; spans and tags are read from every token."""
-        return "cls" if self.task.kind in (Kind.SPAN, Kind.TOKENS) else self.running.pooling
-
     def head(self) -> Head:
         """The head as transformers has it."""
-        kind = self.task.kind or Kind.SINGLE
-        return Head(
-            _ARCHITECTURES.get(kind, "SequenceClassification"),
-            has_pooler=kind not in (Kind.SPAN, Kind.TOKENS),
-            labels=self.labels,
-            name="qa_outputs" if kind is Kind.SPAN else "classifier",
-            problem=_PROBLEMS.get(kind),
-            max_seq_length=self.running.max_seq_length,
-        )
+        head = _HEADS.get(self.task.kind, _HEADS[None])
+        pooling = head.pooling and self.running.pooling
+        length = self.running.max_seq_length
+        return replace(head, pooling=pooling, labels=self.labels, max_seq_length=length)
 
     def of_task(self, task: Task) -> FineTuned:
         """The same for a task of its kind, which says the columns and whether answers may be missing."""
@@ -84,15 +75,16 @@ class FineTuned:
         """What opens the model, in words."""
         if config.file_format == "jixu":
             return "only jixu predict opens it: transformers cannot express its encoder"
-        with_code = "" if self.pooling == "cls" else " with trust_remote_code=True"
-        return f"transformers' AutoModelFor{self.head().architecture} opens it{with_code}"
+        head = self.head()
+        with_code = "" if head.pooling in (None, "cls") else " with trust_remote_code=True"
+        return f"transformers' AutoModelFor{head.architecture} opens it{with_code}"
 
 
 def save_fine_tuned(model: nn.Module, record: FineTuned, folder: Path) -> None:
     """Write a trained model with its record, which comes last: a folder without one is incomplete."""
     tokenizer = load_tokenizer(find_source(record.checkpoint).vocabulary)
     encoder, classifier = cast(Encoder, model.encoder), cast(nn.Linear, model.classifier)
-    save_with_head(encoder, classifier, record.head(), record.pooling, folder, tokenizer)
+    save_with_head(encoder, classifier, record.head(), folder, tokenizer)
     record_sources(folder, [record.checkpoint])
     if not record.checkpoint.startswith(HUB_PREFIX):  # the folder may be pushed, where a path says too much
         record = replace(record, checkpoint=short_name(Path(record.checkpoint)))
@@ -116,13 +108,13 @@ def read_fine_tuned(folder: Path) -> FineTuned:
 
 def _of_transformers(folder: Path) -> FineTuned | None:
     """What a config.json says of a model with a head; None if it names no head."""
-    head = read_head(folder)
-    if head is None or head.architecture not in (*_ARCHITECTURES.values(), "SequenceClassification"):
+    if (head := read_head(folder)) is None:
         return None
-    kind = next((kind for kind, name in _ARCHITECTURES.items() if name == head.architecture), None)
-    if kind is None and head.problem == _PROBLEMS[Kind.MULTILABEL]:
-        kind = Kind.MULTILABEL
-    elif kind is None and len(head.labels) == 1:
+    alike = [kind for kind, one in _HEADS.items() if one.architecture == head.architecture]
+    if not alike:
+        return None
+    kind = next(kind for kind in alike if _HEADS[kind].problem in (None, head.problem))
+    if kind is None and len(head.labels) == 1:
         kind = Kind.REGRESSION
     # None: a table with a second sentence is one of pairs
     return FineTuned(
