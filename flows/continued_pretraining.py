@@ -29,22 +29,16 @@ report = step("report")
 def describe(result: PretrainResult) -> str:
     """What a person wants to know of the result."""
 
-    def scores(corpus: str) -> str:
-        names = {"MLM loss": "mlm_loss", "accuracy": "mlm_accuracy", "SOP accuracy": "sop_accuracy"}
-        ends = {
-            shown: reports.first_and_last(result.history, f"held_out_{name}{corpus}")
-            for shown, name in names.items()
-        }
-        return ", ".join(f"{name} {one[0]:.3f} -> {one[1]:.3f}" for name, one in ends.items() if one)
-
-    loss = "held_out_mlm_loss@"
-    others = [name.removeprefix(loss) for name in result.evaluations()[-1] if name.startswith(loss)]
+    names = {"mlm_loss": "MLM loss", "mlm_accuracy": "accuracy", "sop_accuracy": "SOP accuracy"}
+    scores: dict[str, list[str]] = {}
+    for one in reports.held_out_figures(result.history):
+        shown = f"{names[one.metric]} {one.before.value:.3f} -> {one.after.value:.3f}"
+        scores.setdefault(f"on {one.corpus}: " if one.corpus else "", []).append(shown)
     lines = [
         f"{result.run_folder.name}: {result.status} after {result.steps:,} steps, {result.tokens:,} tokens, "
         f"{result.tokens_per_second:,.0f} tokens/s"
         + (f", resumed at {result.resumed_from:,}" if result.resumed_from else ""),
-        f"held-out {scores('')}",
-        *(f"on {other}: held-out {scores(f'@{other}')}" for other in others),
+        *(f"{where}held-out {', '.join(of_corpus)}" for where, of_corpus in scores.items()),
         *([f"before training, {result.probe.describe()}"] if result.probe else []),
         *result.notices,
         f"checkpoint {result.checkpoint}"

@@ -7,7 +7,6 @@ dev and test examples.
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -65,10 +64,10 @@ def describe(outcome: EndToEndOutcome) -> str:
     """What a person wants to know of the run, and where the report is."""
 
     def losses(name: str, run: PretrainResult) -> str:
-        ends = reports.first_and_last(run.history, "held_out_mlm_loss") or (math.nan, math.nan)
+        loss, *_ = reports.held_out_figures(run.history)
         return (
             f"{name}: {run.steps:,} steps, {run.tokens_per_second:,.0f} tokens/s, held-out MLM loss "
-            f"{ends[0]:.3f} -> {ends[1]:.3f}"
+            f"{loss.before.value:.3f} -> {loss.after.value:.3f}"
         )
 
     lines = [losses("base model", outcome.base)] if outcome.base else []

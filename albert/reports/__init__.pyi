@@ -12,4 +12,4 @@ from .fonts import use_chinese_fonts as use_chinese_fonts
 from .page import read_report as read_report
 from .page import report_markdown as report_markdown
 from .page import write_report as write_report
-from .pretraining import first_and_last as first_and_last
+from .pretraining import held_out_figures as held_out_figures

@@ -20,10 +20,8 @@ from albert.reports.evaluation_plots import SCORE_UNIT, interval_of
 from albert.reports.page import METRICS_FILE, PAGE_FILE, flat, read_report, render_page
 from albert.reports.plots import Interval, Line, Plot, intervals
 from albert.reports.pretraining import (
-    HELD_OUT_FIGURES,
-    first_and_last,
-    held_out_corpora,
-    key_of,
+    SHOWN,
+    held_out_figures,
     loss_plots,
     points_of,
     run_table,
@@ -94,11 +92,10 @@ def _training_figures(report: Report) -> dict[str, str]:
     if result is None:
         return {}
     figures = {}
-    for corpus in held_out_corpora(result.history):
-        for metric, called, show, _ in HELD_OUT_FIGURES:
-            if ends := first_and_last(result.history, key_of(metric, corpus)):
-                name = f"held-out {called}, {corpus}" if corpus else f"held-out {called}"
-                figures[name] = " → ".join(map(show, ends))
+    for one in held_out_figures(result.history):
+        called, show, _ = SHOWN[one.metric]
+        name = f"held-out {called}, {one.corpus}" if one.corpus else f"held-out {called}"
+        figures[name] = f"{show(one.before.value)} → {show(one.after.value)}"
     return figures | {name: figure for name, figure in run_table(result).rows}
 
 

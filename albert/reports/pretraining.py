@@ -29,13 +29,12 @@ from data.instances import LengthAudit
 
 History = Sequence[Mapping[str, float]]  # the records of a run
 Show = Callable[[float], str]
-_HELD_OUT = "held_out_mlm_loss"
-# what is measured on held-out documents: key, name, and how the figure and its change are shown
-HELD_OUT_FIGURES: tuple[tuple[str, str, Show, Show], ...] = (
-    (_HELD_OUT, "MLM loss", decimal, decimal_change),
-    ("held_out_mlm_accuracy", "MLM accuracy", percent, change),
-    ("held_out_sop_accuracy", "sentence-order accuracy", percent, change),
-)
+# what is measured on held-out documents: its name, and how the figure and its change are shown
+SHOWN: dict[str, tuple[str, Show, Show]] = {
+    "mlm_loss": ("MLM loss", decimal, decimal_change),
+    "mlm_accuracy": ("MLM accuracy", percent, change),
+    "sop_accuracy": ("sentence-order accuracy", percent, change),
+}
 OWN = "own corpus"
 
 
@@ -47,18 +46,6 @@ def training_section(result: PretrainResult, title: str) -> Section:
         tables=(held_out_table(result), run_table(result), _event_table(result.events)),
         plots=(*_curves(result), *_layer_plots(result), *_audit_plots(result)),
     )
-
-
-def held_out_corpora(history: History) -> list[str]:
-    """The corpora with held-out scores: "" for the run's own, then the names of those mixed in."""
-    keys = {key for record in history for key in record}
-    names = (key.partition("@") for key in keys)
-    return sorted({corpus for metric, _, corpus in names if metric == _HELD_OUT})
-
-
-def key_of(metric: str, corpus: str) -> str:
-    """A metric's key in the records of the history."""
-    return f"{metric}@{corpus}" if corpus else metric
 
 
 class Measured(NamedTuple):
@@ -77,16 +64,46 @@ class Measured(NamedTuple):
         return self.ends is not None and (self.ends[0] > 0 or self.ends[1] < 0)
 
 
-def _measured(record: Mapping[str, float], key: str) -> Measured:
-    metric, at, corpus = key.partition("@")
-    low, high = (f"{metric}_{end}{at}{corpus}" for end in ("low", "high"))
-    return Measured(record[key], (record[low], record[high]) if low in record else None)
+class HeldOutFigure(NamedTuple):
+    """A figure of a corpus's held-out documents before and after a run, on the same documents and masks."""
+
+    corpus: str  # "" for the run's own
+    metric: str  # of SHOWN
+    before: Measured
+    after: Measured
+    change: Measured  # its interval, if there is one, is paired
 
 
-def _ends(history: History, key: str) -> tuple[Measured, Measured] | None:
+def held_out_figures(history: History) -> list[HeldOutFigure]:
+    """What was measured at both ends, by corpus: the run's own, then those mixed in."""
+    figures = []
+    for corpus in held_out_corpora(history):
+        for metric in SHOWN:
+            if ends := _ends(history, metric, corpus):
+                before, after = ends
+                name = _key(f"{metric}_change", corpus)
+                last = next((record for record in reversed(history) if name in record), None)
+                changed = _measured(last, name) if last else Measured(after.value - before.value)
+                figures.append(HeldOutFigure(corpus, metric, before, after, changed))
+    return figures
+
+
+def held_out_corpora(history: History) -> list[str]:
+    """The corpora with held-out scores: "" for the run's own, then the names of those mixed in."""
+    keys = (key.partition("@") for key in {key for record in history for key in record})
+    return sorted({corpus for metric, _, corpus in keys if metric == "held_out_mlm_loss"})
+
+
+def _key(metric: str, corpus: str) -> str:
+    """A held-out metric's key in the records of the history."""
+    return f"held_out_{metric}@{corpus}" if corpus else f"held_out_{metric}"
+
+
+def _ends(history: History, metric: str, corpus: str) -> tuple[Measured, Measured] | None:
     """A metric's first and last value on the same documents, those of the larger sample if there are two;
     None if it was not measured.
     """
+    key = _key(metric, corpus)
     full = f"full_{key}"
     records = [record for record in history if key in record or full in record]
     if not records:
@@ -96,34 +113,21 @@ def _ends(history: History, key: str) -> tuple[Measured, Measured] | None:
     return _measured(first, one), _measured(last, one)
 
 
-def first_and_last(history: History, key: str) -> tuple[float, float] | None:
-    """A metric before and after, on the same documents; None if it was not measured."""
-    ends = _ends(history, key)
-    return (ends[0].value, ends[1].value) if ends else None
-
-
-def change_of(history: History, key: str) -> Measured | None:
-    """A metric's change on the same documents and masks; its interval, if there is one, is paired."""
+def _measured(record: Mapping[str, float], key: str) -> Measured:
     metric, at, corpus = key.partition("@")
-    name, ends = f"{metric}_change{at}{corpus}", first_and_last(history, key)
-    last = next((record for record in reversed(history) if name in record), None)
-    if last is not None:
-        return _measured(last, name)
-    return Measured(ends[1] - ends[0]) if ends else None
+    low, high = (f"{metric}_{end}{at}{corpus}" for end in ("low", "high"))
+    return Measured(record[key], (record[low], record[high]) if low in record else None)
 
 
 def held_out_table(result: PretrainResult) -> Table:
     """Scores on held-out documents before and after, a row for each corpus and metric."""
     corpora, rows = held_out_corpora(result.history), []
-    for corpus in corpora:
-        for metric, called, show, show_change in HELD_OUT_FIGURES:
-            key = key_of(metric, corpus)
-            ends, change = _ends(result.history, key), change_of(result.history, key)
-            if ends and change:
-                what = f"{called}, {corpus or OWN}" if len(corpora) > 1 else called
-                text = change.show(show_change)
-                changed = Strong(text) if change.leaves_out_0 else text
-                rows.append((what, *(one.show(show) for one in ends), changed))
+    for one in held_out_figures(result.history):
+        called, show, show_change = SHOWN[one.metric]
+        what = f"{called}, {one.corpus or OWN}" if len(corpora) > 1 else called
+        text = one.change.show(show_change)
+        changed = Strong(text) if one.change.leaves_out_0 else text
+        rows.append((what, one.before.show(show), one.after.show(show), changed))
     caption = (
         "On held-out documents, which training never sees: the same documents and masks before and after. "
         "A change of accuracy is in points. In brackets: the 95% interval over documents, of this run alone; "
@@ -137,20 +141,19 @@ def held_out_table(result: PretrainResult) -> Table:
 
 def _sample(history: History, corpus: str) -> str:
     """What a corpus's scores were measured on."""
-    documents, tokens, pairs, seen, bigrams = (
-        first_and_last(history, key_of(f"held_out_{name}", corpus))
+    found = (
+        _ends(history, name, corpus)
         for name in ("documents", "masked_tokens", "pairs", "seen", "bigram_loss")
     )
+    documents, tokens, pairs, seen, bigrams = (ends and ends[0].value for ends in found)
     if not (documents and tokens):
         return ""
-    text = (
-        f"{(corpus or OWN).capitalize()}: {number(documents[0])} documents, {number(tokens[0])} masked tokens"
-    )
-    if pairs and pairs[0]:
-        text += f", {number(pairs[0])} sentence pairs in both orders"
-    if bigrams:
-        text += f"; counting pairs of neighbours in training text gives a loss of {decimal(bigrams[0])}"
-    return text + (f"; {percent(seen[0])} of their 13-grams stand in training text." if seen else ".")
+    text = f"{(corpus or OWN).capitalize()}: {number(documents)} documents, {number(tokens)} masked tokens"
+    if pairs:
+        text += f", {number(pairs)} sentence pairs in both orders"
+    if bigrams is not None:
+        text += f"; counting pairs of neighbours in training text gives a loss of {decimal(bigrams)}"
+    return text + ("." if seen is None else f"; {percent(seen)} of their 13-grams stand in training text.")
 
 
 def run_table(result: PretrainResult) -> Table:
@@ -197,7 +200,7 @@ def loss_plots(
     plots = []
     for corpus in sorted({corpus for history in histories for corpus in held_out_corpora(history)}):
         titled = f"{title}, {corpus}" if corpus else title
-        plots.append(curves(titled, "nats, lower is better", lines_of(key_of(_HELD_OUT, corpus))))
+        plots.append(curves(titled, "nats, lower is better", lines_of(_key("mlm_loss", corpus))))
     return plots
 
 
@@ -213,7 +216,7 @@ def _curves(result: PretrainResult) -> list[Plot]:
         lines = [
             Line(
                 f"held out, {corpus or OWN}" if len(corpora) > 1 else "held out",
-                points_of(history, key_of(f"held_out_{metric}", corpus)),
+                points_of(history, _key(metric, corpus)),
             )
             for corpus in corpora
         ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from albert.evaluation import Comparison, ModelResult, metric_name
 from albert.pretraining import PretrainResult
-from albert.reports.pretraining import change_of, first_and_last, held_out_corpora, key_of
+from albert.reports.pretraining import held_out_figures
 from albert.reports.sections import change, counted, decimal, decimal_change, gain, number, percent, points
 
 
@@ -52,24 +52,20 @@ def _over(comparison: Comparison, model: ModelResult) -> str:
 
 def _drift(pretraining: PretrainResult | None) -> str:
     """How the accuracy on the corpora mixed in changed during pretraining."""
-    if pretraining is None:
-        return ""
-    drifts = []
-    for corpus in held_out_corpora(pretraining.history):
-        ends = first_and_last(pretraining.history, key_of("held_out_mlm_accuracy", corpus))
-        if corpus and ends:
-            drifts.append(f"; {corpus} drift {change(ends[1] - ends[0])}")
-    return "".join(drifts)
+    return "".join(
+        f"; {one.corpus} drift {change(one.after.value - one.before.value)}"
+        for one in held_out_figures(pretraining.history if pretraining else ())
+        if one.corpus and one.metric == "mlm_accuracy"
+    )
 
 
 def _of_pretraining(result: PretrainResult) -> str:
-    losses, accuracies = (
-        first_and_last(result.history, f"held_out_mlm_{name}") or (None, None)
-        for name in ("loss", "accuracy")
-    )
-    shown = " → ".join(decimal(one, 2) for one in losses)
-    changed = change_of(result.history, "held_out_mlm_loss")
-    if changed and changed.ends and not changed.leaves_out_0:
-        ends = (decimal_change(end, 2) for end in changed.ends)
-        shown += f" (no clear change: {' to '.join(ends)})"
-    return f"Held-out MLM loss {shown}, accuracy {' → '.join(map(percent, accuracies))}{_drift(result)}."
+    own = {one.metric: one for one in held_out_figures(result.history) if not one.corpus}
+    if not own:
+        return "No word of the held-out documents was masked, so nothing was measured."
+    loss, accuracy = own["mlm_loss"], own["mlm_accuracy"]
+    shown = f"{decimal(loss.before.value, 2)} → {decimal(loss.after.value, 2)}"
+    if loss.change.ends and not loss.change.leaves_out_0:
+        shown += f" (no clear change: {' to '.join(decimal_change(end, 2) for end in loss.change.ends)})"
+    accuracies = f"{percent(accuracy.before.value)} → {percent(accuracy.after.value)}"
+    return f"Held-out MLM loss {shown}, accuracy {accuracies}{_drift(result)}."

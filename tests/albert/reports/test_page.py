@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from albert.evaluation import Intrinsic
-from albert.reports import first_and_last, read_report, report_markdown, write_report
+from albert.reports import held_out_figures, read_report, report_markdown, write_report
 from albert.reports.evaluation import (
     contamination_table,
     evaluation_section,
@@ -282,8 +282,9 @@ def test_before_and_after_are_of_the_larger_sample_where_both_ends_measured_it()
     records, loss = history(), "held_out_mlm_loss"
     for record, full in ((records[0], 8.5), (records[4], 7.5)):  # it might have been the last, but was better
         record[f"full_{loss}"] = full
-    assert first_and_last(records, loss) == (records[0][loss], records[-1][loss])
-    assert first_and_last(records[:5], loss) == (8.5, 7.5)
+    (both, _), (full, _) = held_out_figures(records), held_out_figures(records[:5])
+    assert (both.before.value, both.after.value) == (records[0][loss], records[-1][loss])
+    assert (full.before.value, full.after.value) == (8.5, 7.5)
 
 
 def test_markdown_holds_the_main_tables(tmp_path):
