@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -61,18 +60,14 @@ def _read_run(folder: Path) -> Report:
 
 def metrics_table(runs: Runs) -> Table:
     """A row for each figure that any run has, a column for each run."""
-    rows = _side_by_side([_scores(report) | _training_figures(report) for report in runs.values()])
+    by_run = [_scores(report) | _training_figures(report) for report in runs.values()]
+    names = dict.fromkeys(name for figures in by_run for name in figures)
+    rows = [(name, *(figures.get(name, MISSING) for figures in by_run)) for name in names]
     caption = (
         "Scores in points, mean ± half its 95% interval; held-out figures before → after. Only "
         "models of one run share their seeds: a difference between runs has no interval here."
     )
     return Table(caption, ("Figure", *runs), tuple(rows))
-
-
-def _side_by_side(by_run: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
-    """A row for each name, with the value of each run."""
-    names = dict.fromkeys(name for of_run in by_run for name in of_run)
-    return [(name, *(of_run.get(name, MISSING) for of_run in by_run)) for name in names]
 
 
 def _scores(report: Report) -> dict[str, str]:
@@ -101,17 +96,13 @@ def _training_figures(report: Report) -> dict[str, str]:
 
 def differing_table(runs: Runs) -> Table:
     """Settings and versions that differ between runs."""
-    by_part = [_settings(report) for report in runs.values()]
-    shared = {part for part, n in Counter(part for parts in by_part for part in parts).items() if n > 1}
-    by_name = [
-        {f"{part}: {name}": text for part in parts if part in shared for name, text in parts[part].items()}
-        for parts in by_part
-    ]
-    rows = []
-    for name, *values in _side_by_side(by_name):
-        part = name.partition(":")[0]
-        if len({value for value, parts in zip(values, by_part, strict=True) if part in parts}) > 1:
-            rows.append((name, *values))
+    by_run, rows = [_settings(report) for report in runs.values()], []
+    for part in dict.fromkeys(part for settings in by_run for part in settings):
+        having = [settings[part] for settings in by_run if part in settings]
+        for name in dict.fromkeys(name for settings in having for name in settings):
+            if len({settings.get(name, MISSING) for settings in having}) > 1:
+                values = (settings.get(part, {}).get(name, MISSING) for settings in by_run)
+                rows.append((f"{part}: {name}", *values))
     caption = (
         "Without settings and versions in which runs of a kind agree, or of parts that only one run has."
     )
