@@ -50,8 +50,6 @@ def read_split(path: Path, task: Task, *, is_labelled: bool = True) -> tuple[Tas
 
     Raises InputError if the file is missing or empty, does not fit the task, or has no column of its groups.
     """
-    if not path.exists():
-        raise InputError(f"no file {path}")
     found: Iterable[Found]
     if task.kind in _READERS:
         found = _READERS[task.kind](path, task, is_labelled)
