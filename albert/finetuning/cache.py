@@ -37,9 +37,7 @@ def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
         "settings": {
             "epochs": settings.epochs,
             "batch_size": settings.batch_size,
-            "warmup_share": settings.optimizer.warmup_share,
-            "max_restarts": settings.optimizer.max_restarts,
-            "patience": settings.optimizer.patience,
+            **{name: value for name, value in asdict(settings.optimizer).items() if name != "sweep"},
             **asdict(settings.running),
             "precision": precision,
             **({"drop_overlap": True} if settings.drop_overlap else {}),
