@@ -17,12 +17,11 @@ from albert.evaluation import judge, metric_name
 from albert.reports.content import Report
 from albert.reports.evaluation_plots import SCORE_UNIT, interval_of
 from albert.reports.page import METRICS_FILE, PAGE_FILE, flat, read_report, render_page
-from albert.reports.plots import Interval, Line, Plot, intervals
+from albert.reports.plots import Interval, Plot, intervals
 from albert.reports.pretraining import (
     SHOWN,
     held_out_figures,
     loss_plots,
-    points_of,
     run_table,
 )
 from albert.reports.sections import MISSING, Section, Table, counted, gain, spread
@@ -88,7 +87,7 @@ def _training_figures(report: Report) -> dict[str, str]:
         return {}
     figures = {}
     for one in held_out_figures(result.history):
-        called, show, _ = SHOWN[one.metric]
+        called, _, show, _ = SHOWN[one.metric]
         name = f"held-out {called}, {one.corpus}" if one.corpus else f"held-out {called}"
         figures[name] = f"{show(one.before.value)} → {show(one.after.value)}"
     return figures | {name: figure for name, figure in run_table(result).rows}
@@ -139,13 +138,9 @@ def _plots(runs: Runs) -> list[Plot]:
                 interval_of(f"{name}: {model.label}", model.reported[one.metric]) for model in one.models
             )
     histories = {name: one.pretraining.history for name, one in runs.items() if one.pretraining}
-
-    def lines_of(key: str) -> list[Line]:
-        return [Line(name, points_of(history, key)) for name, history in histories.items()]
-
     return [
         *(intervals(title, SCORE_UNIT, of_task) for title, of_task in rows.items()),
-        *loss_plots("Held-out MLM loss", list(histories.values()), lines_of),
+        *loss_plots("Held-out MLM loss", histories),
     ]
 
 

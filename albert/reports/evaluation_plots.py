@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from albert.evaluation import Comparison, Difference, ModelResult, Summary, metric_name
 from albert.reports.plots import Interval, Line, Plot, curves, intervals
-from albert.reports.pretraining import loss_plots, points_of
+from albert.reports.pretraining import loss_plots
 
 SCORE_UNIT = "points: each seed, mean and 95% interval"
 _CHANGE_UNIT = "each seed or pretraining run, mean and 95% interval"
@@ -22,33 +22,27 @@ def evaluation_plots(comparison: Comparison) -> list[Plot]:
     if comparison.steps:
         unit = "points against the one before"
         plots.append(_difference_plot("What each change does", unit, comparison.steps))
-    if lines := model_lines(comparison, _dev_by_epoch):
+    shown = comparison.models
+    if len(shown) > _MOST_LINES:
+        shown = (shown[0], comparison.subject)
+    if lines := _lines(shown, _dev_by_epoch):
         title = f"Dev {metric_name(comparison.metric)} while fine-tuning"
         plots.append(curves(title, "points, mean of the seeds", lines, x_label="epoch"))
-    if lines := model_lines(comparison, _accuracy_by_confidence):
+    if lines := _lines(shown, _accuracy_by_confidence):
         unit, perfect = "accuracy by confidence, all seeds", Line("", ((0, 0), (1, 1)), "behind")
         plots.append(curves("Calibration", unit, [perfect, *lines], x_label="mean confidence"))
-    losses = loss_plots(
-        "Pretraining: held-out MLM loss",
-        [model.pretraining for model in comparison.models],
-        lambda key: model_lines(comparison, lambda model: points_of(model.pretraining, key)),
-    )
-    return [*plots, *losses]
+    histories = {one.name: one.pretraining for one in shown}
+    return [*plots, *loss_plots("Pretraining: held-out MLM loss", histories, shown[0].name)]
 
 
-def model_lines(
-    comparison: Comparison, points_of_model: Callable[[ModelResult], Sequence[tuple[float, float]]]
+def _lines(
+    models: Sequence[ModelResult], points_of_model: Callable[[ModelResult], Sequence[tuple[float, float]]]
 ) -> list[Line]:
-    """A line for each model that has points; of too many to tell apart, of the first and of the one that the
-    verdict is about.
-    """
-    first, shown = comparison.models[0], comparison.models
-    if len(shown) > _MOST_LINES:
-        shown = (first, comparison.subject)
+    """A line for each model that has points, the first one's grey."""
     return [
-        Line(model.name, points, "baseline" if model is first else "main")
-        for model in shown
-        if (points := points_of_model(model))
+        Line(one.name, points, "main" if at else "baseline")
+        for at, one in enumerate(models)
+        if (points := points_of_model(one))
     ]
 
 

@@ -29,11 +29,11 @@ from data.instances import LengthAudit
 
 History = Sequence[Mapping[str, float]]  # the records of a run
 Show = Callable[[float], str]
-# what is measured on held-out documents: its name, and how the figure and its change are shown
-SHOWN: dict[str, tuple[str, Show, Show]] = {
-    "mlm_loss": ("MLM loss", decimal, decimal_change),
-    "mlm_accuracy": ("MLM accuracy", percent, change),
-    "sop_accuracy": ("sentence-order accuracy", percent, change),
+# what is measured on held-out documents: its name and unit, and how the figure and its change are shown
+SHOWN: dict[str, tuple[str, str, Show, Show]] = {
+    "mlm_loss": ("MLM loss", "nats, lower is better", decimal, decimal_change),
+    "mlm_accuracy": ("MLM accuracy", "share of masked tokens", percent, change),
+    "sop_accuracy": ("sentence-order accuracy", "share of pairs", percent, change),
 }
 OWN = "own corpus"
 
@@ -123,7 +123,7 @@ def held_out_table(result: PretrainResult) -> Table:
     """Scores on held-out documents before and after, a row for each corpus and metric."""
     corpora, rows = held_out_corpora(result.history), []
     for one in held_out_figures(result.history):
-        called, show, show_change = SHOWN[one.metric]
+        called, _, show, show_change = SHOWN[one.metric]
         what = f"{called}, {one.corpus or OWN}" if len(corpora) > 1 else called
         text = one.change.show(show_change)
         changed = Strong(text) if one.change.leaves_out_0 else text
@@ -193,14 +193,16 @@ def points_of(history: History, key: str) -> list[tuple[float, float]]:
     return [(record["step"], record[key]) for record in history if key in record]
 
 
-def loss_plots(
-    title: str, histories: Sequence[History], lines_of: Callable[[str], Sequence[Line]]
-) -> list[Plot]:
-    """The held-out loss of several runs, a plot for each corpus; `lines_of` gives the lines of a key."""
+def loss_plots(title: str, histories: Mapping[str, History], baseline: str | None = None) -> list[Plot]:
+    """The held-out loss of several runs, by name, a plot for each corpus; the line of a baseline is grey."""
     plots = []
-    for corpus in sorted({corpus for history in histories for corpus in held_out_corpora(history)}):
-        titled = f"{title}, {corpus}" if corpus else title
-        plots.append(curves(titled, "nats, lower is better", lines_of(_key("mlm_loss", corpus))))
+    for corpus in sorted({corpus for history in histories.values() for corpus in held_out_corpora(history)}):
+        lines = [
+            Line(name, points_of(one, _key("mlm_loss", corpus)), "baseline" if name == baseline else "main")
+            for name, one in histories.items()
+        ]
+        unit = SHOWN["mlm_loss"][1]
+        plots.append(curves(f"{title}, {corpus}" if corpus else title, unit, lines))
     return plots
 
 
@@ -208,11 +210,7 @@ def _curves(result: PretrainResult) -> list[Plot]:
     history, corpora = result.history, held_out_corpora(result.history)
     marks = [(n, event.step) for n, event in enumerate(result.events, 1)]
     plots = []
-    for metric, title, unit in (
-        ("mlm_loss", "MLM loss", "nats, lower is better"),
-        ("mlm_accuracy", "MLM accuracy", "share of masked tokens"),
-        ("sop_accuracy", "Sentence-order accuracy", "share of pairs"),
-    ):
+    for metric, (title, unit, *_) in SHOWN.items():
         lines = [
             Line(
                 f"held out, {corpus or OWN}" if len(corpora) > 1 else "held out",
@@ -223,7 +221,7 @@ def _curves(result: PretrainResult) -> list[Plot]:
         if any(line.points for line in lines):
             lines = [Line("training", points_of(history, metric), role="behind"), *lines]
             level = ("chance", 0.5) if metric == "sop_accuracy" else None
-            plots.append(curves(title, unit, lines, level=level, events=marks))
+            plots.append(curves(title[0].upper() + title[1:], unit, lines, level=level, events=marks))
     for key, title, unit in (
         ("tokens_per_second", "Throughput", "tokens a second"),
         ("gradient_norm", "Gradient norm", "before clipping"),
