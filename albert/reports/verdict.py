@@ -62,7 +62,7 @@ def _drift(pretraining: PretrainResult | None) -> str:
 def _of_pretraining(result: PretrainResult) -> str:
     own = {one.metric: one for one in held_out_figures(result.history) if not one.corpus}
     if not own:
-        return "No word of the held-out documents was masked, so nothing was measured."
+        return "Nothing was measured on held-out documents."
     loss, accuracy = own["mlm_loss"], own["mlm_accuracy"]
     shown = f"{decimal(loss.before.value, 2)} → {decimal(loss.after.value, 2)}"
     if loss.change.ends and not loss.change.leaves_out_0:
