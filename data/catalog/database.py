@@ -97,11 +97,17 @@ class CatalogLost(InputError):
 
 @contextmanager
 def intact(workspace: Workspace) -> Iterator[None]:
-    """Raise CatalogLost for DuckDB's errors in the block."""
+    """Raise CatalogLost for DuckDB's errors in the block, InputError if the catalog is open for writing."""
     try:
         yield
     except duckdb.Error as error:
-        raise CatalogLost(f"{workspace.catalog} is damaged ({str(error).splitlines()[0]})") from None
+        reason = str(error).splitlines()[0]
+        if "onflict" in reason:  # "Conflicting lock" of another process, "file handle conflict" in this one
+            raise InputError(
+                f"{workspace.catalog} is open for writing elsewhere: close it there, and open it read-only "
+                f"({reason})"
+            ) from None
+        raise CatalogLost(f"{workspace.catalog} is damaged ({reason})") from None
 
 
 def read_catalog(workspace: Workspace) -> duckdb.DuckDBPyConnection:

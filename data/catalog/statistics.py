@@ -21,7 +21,7 @@ from data.catalog.versions import Version, never_trained_share, require_version,
 from data.errors import InputError
 from data.instances import LENGTH_BIN, MEND, count_row_groups, read_rows
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
-from data.workspace import Workspace, default_workspace
+from data.workspace import Workspace, default_place, local_folder
 
 if TYPE_CHECKING:
     from datasets import IterableDataset
@@ -41,6 +41,7 @@ class Statistics:
     def __init__(self, workspace: Workspace, newest: Mapping[str, int] | None = None):
         self.workspace = workspace
         self.db = read_catalog(workspace)
+        self.db.execute("set python_scan_all_frames = true")  # for the data frames of whoever calls `sql`
         later = []
         for corpus, last in (newest or {}).items():
             require_version(self.db, corpus, last)
@@ -52,6 +53,9 @@ class Statistics:
         self._lost = create_views(self.db, workspace)
         for corpus in sorted(self._lost):
             warnings.warn(f"{self._loss(corpus)}. The views have no rows of it", stacklevel=3)
+
+    def __repr__(self) -> str:
+        return f"open_workspace({str(self.workspace.root)!r})"
 
     def __enter__(self) -> Statistics:
         return self
@@ -65,7 +69,9 @@ class Statistics:
     def sql(
         self, query: str, parameters: list[object] | dict[str, object] | None = None
     ) -> duckdb.DuckDBPyRelation:
-        """Run any query over the catalog's tables and views; parameters by place (?) or by name ($corpus)."""
+        """Run any query over the catalog's tables and views, and data frames by the names of your variables;
+        parameters by place (?) or by name ($corpus).
+        """
         return self.db.sql(query, params=parameters)
 
     def _intact(self, corpus: str) -> str:
@@ -135,7 +141,7 @@ class Statistics:
         )
 
     def word_lengths(self, corpus: str) -> duckdb.DuckDBPyRelation:
-        """Count words of Chinese characters by their length."""
+        """Count words of Chinese characters by their length, 6 or more as 6."""
         return self.sql(
             f"""
             {_WORDS} select least(len(word), 6) as characters, count(*) as count from words
@@ -323,7 +329,7 @@ class Statistics:
 
     def _index(self, corpus: str, version: int) -> str:
         """Name the table function that reads every document of a version."""
-        path = self.workspace.root.resolve() / self._version(corpus, version).index_path
+        path = self.workspace.root / self._version(corpus, version).index_path
         return parquet([path])
 
     def _version(self, corpus: str, version: int | None) -> Version:
@@ -337,7 +343,7 @@ class Statistics:
         return require_version(self.db, corpus, version)
 
     def masked_words(self, corpus: str) -> duckdb.DuckDBPyRelation:
-        """Count words by their length in tokens, with the share that the stored masks hide."""
+        """Count words by their length in tokens, 6 or more as 6, with the share that stored masks hide."""
         tokenizer = self.tokenizer(corpus)
         special = [tokenizer.pad_id, tokenizer.unknown_id, tokenizer.cls_id, tokenizer.sep_id]
         return self.sql(
@@ -416,5 +422,5 @@ def _rows(parts: list[tuple[Path, int]], below: int) -> Iterator[dict[str, Any]]
 
 
 def open_workspace(path: Path | str | None = None, newest: Mapping[str, int] | None = None) -> Statistics:
-    """Open a workspace for reading; by default the one at JIXU_WORKSPACE, or ./workspace."""
-    return Statistics(Workspace(Path(path) if path else default_workspace()), newest)
+    """Open a workspace, or a URL's local copy, for reading; by default JIXU_WORKSPACE, or ./workspace."""
+    return Statistics(Workspace(local_folder(str(path or default_place())).resolve()), newest)

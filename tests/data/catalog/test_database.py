@@ -1,5 +1,8 @@
 import shutil
+import subprocess
+import sys
 
+import duckdb
 import pytest
 
 from data.catalog import open_workspace, read_catalog
@@ -55,3 +58,18 @@ def test_a_damaged_catalog_says_what_restores_it(made, tmp_path):
         (tmp_path / "catalog.duckdb").write_bytes(content)
         with pytest.raises(InputError, match="catalog.duckdb is damaged .* jixu doctor --fix restores"):
             read_catalog(Workspace(tmp_path))
+
+
+def test_a_catalog_that_is_open_for_writing_elsewhere_is_not_called_damaged(made, tmp_path):
+    copy = Workspace(tmp_path / "copy")
+    shutil.copytree(made, copy.root)
+    hold = "import duckdb, sys; db = duckdb.connect(sys.argv[1]); print(flush=True); input()"
+    command = [sys.executable, "-c", hold, str(copy.catalog)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(InputError, match="is open for writing elsewhere: close it there"):
+            read_catalog(copy)
+        other.communicate(b"\n")
+    with duckdb.connect(str(copy.catalog)), pytest.raises(InputError, match="is open for writing elsewhere"):
+        read_catalog(copy)
+    read_catalog(copy).close()

@@ -9,6 +9,7 @@ from data.catalog import collect_garbage, open_workspace
 from data.errors import InputError
 from data.tokenization import WordPieceTokenizer
 from data.tokenization.wordpiece import SPECIAL_TOKENS
+from data.workspace import local_folder
 from tests.conftest import sample_texts
 from tests.corpora import make_corpus
 
@@ -34,6 +35,27 @@ def test_every_relation_becomes_a_pandas_arrow_or_polars_table(relations):
         frame, table = relation.df(), relation.to_arrow_table()
         assert len(frame) == len(table) > 0 and list(frame.columns) == table.column_names
         assert isinstance(relation.pl(), polars.DataFrame)
+
+
+def test_queries_find_the_data_frames_of_their_caller(statistics):
+    marked = polars.DataFrame({"corpus": ["tea", "coffee"]})
+    found = statistics.sql("select count(*) from versions join marked using (corpus)").fetchall()
+    assert found == [(1,)] and len(marked) == 2
+
+
+def test_a_workspace_is_found_by_its_url_and_from_other_folders(statistics, tmp_path, monkeypatch):
+    root = statistics.workspace.root
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    url = "s3://bucket/tea"
+    local_folder(url).parent.mkdir()
+    local_folder(url).symlink_to(root)
+    monkeypatch.chdir(root.parent)
+    for place in (url, root.name):
+        with open_workspace(place) as opened:
+            monkeypatch.chdir(tmp_path)
+            assert len(list(opened.texts("tea"))) == len(opened.changed_documents("tea"))
+            assert str(root) in repr(opened)
+        monkeypatch.chdir(root.parent)
 
 
 def test_samples_read_as_text_with_their_masks(statistics):
