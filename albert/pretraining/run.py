@@ -54,7 +54,7 @@ def pretrain(
     `check` after each step: it may raise.
     SIGTERM and Ctrl-C end the run after the current step, or with several GPUs within ten, with a checkpoint
     and the status "interrupted".
-    Raises ConfigError or InputError, whose reason `read_failure` returns afterwards.
+    Raises ConfigError or InputError; if the training had begun, `read_failure` returns the reason afterwards.
     """
     bound_caches()
     with join() as process, _deterministic(settings.running.deterministic), _stop_signals() as stopping:
