@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import duckdb
 from filelock import FileLock
@@ -119,6 +120,11 @@ def read_catalog(workspace: Workspace) -> duckdb.DuckDBPyConnection:
     if not has_catalog(workspace):
         raise InputError(f"no catalog in {workspace.root}: jixu refresh-corpus makes one")
     db = duckdb.connect()
+    ((zone,),) = db.execute("select current_setting('timezone')").fetchall()
+    try:
+        ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError):  # such as GMT+8, of which Python could not read a time
+        db.execute("set timezone = 'UTC'")
     with intact(workspace):
         db.execute(f"attach {quoted(str(workspace.catalog))} as stored (read_only)")
         _check_version(db, workspace, "stored.meta")

@@ -1,3 +1,4 @@
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from data.catalog import open_workspace, read_catalog
 from data.errors import InputError
 from data.tokenization import load_tokenizer
 from data.workspace import Workspace
+from tests import ROOT
 from tests.corpora import make_corpus
 
 
@@ -58,6 +60,14 @@ def test_a_damaged_catalog_says_what_restores_it(made, tmp_path):
         (tmp_path / "catalog.duckdb").write_bytes(content)
         with pytest.raises(InputError, match="catalog.duckdb is damaged .* jixu doctor --fix restores"):
             read_catalog(Workspace(tmp_path))
+
+
+def test_times_are_read_in_time_zones_that_python_does_not_know(made):
+    program = (
+        "import sys; from data.catalog import open_workspace; open_workspace(sys.argv[1]).versions().df()"
+    )
+    command = [sys.executable, "-c", program, str(made)]
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"TZ": "GMT+8"}, check=True)
 
 
 def test_a_catalog_that_is_open_for_writing_elsewhere_is_not_called_damaged(made, tmp_path):
