@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from data.errors import InputError
 from data.storage import RemoteFolder, reaching
-from data.workspace import Workspace
+from data.workspace import Workspace, check_name
 
 WRITER = "writer.json"  # in a published workspace: who may write to it
 
@@ -49,6 +49,7 @@ def corpus_lock(
     """Hold the corpus's write lock. Raises InputError if it is taken; with `on_wait`, passes it a message for
     people and waits.
     """
+    check_name(corpus, "corpus")  # it becomes a folder's, also where a stranger's catalog has it
     busy = f"corpus {corpus!r} is being refreshed by another process"
     wait = partial(on_wait, f"{busy}: waiting for it to end") if on_wait else None
     with hold(workspace.lock(f"refresh-{corpus}"), f"{busy}: wait for it to end", wait):

@@ -26,7 +26,7 @@ from data.errors import InputError
 from data.files import TEMPORARY_SUFFIX
 from data.instances import SHARD_CHARACTERS, Shard, read_shard, write_shard
 from data.locks import corpus_lock, hold
-from data.workspace import Workspace, check_name
+from data.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def list_corpora(workspace: Workspace) -> list[str]:
     with read_catalog(workspace) as db:
         names = {name for (name,) in db.execute("select corpus from corpora").fetchall()}
     folders = (workspace.shards(""), workspace.documents(""), workspace.staging(""))
-    return sorted(names | {path.name for root in folders if root.is_dir() for path in root.iterdir()})
+    return sorted(names.union(path.name for root in folders for path in root.glob("[!.]*")))
 
 
 def compact(workspace: Workspace, corpus: str) -> Version | None:
@@ -171,7 +171,6 @@ def sole_writer(
     """Hold the `corpus_lock`. Remove unfinished and uncommitted files before, those of a killed refresh, and
     after, those of one that failed, perhaps because the disk is full.
     """
-    check_name(corpus, "corpus")  # it becomes a folder's
     with corpus_lock(workspace, corpus, on_wait):
         _tidy(workspace, corpus)
         try:

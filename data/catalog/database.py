@@ -130,7 +130,7 @@ def read_catalog(workspace: Workspace) -> duckdb.DuckDBPyConnection:
         _check_version(db, workspace, "stored.meta")
         tables = db.execute("select table_name from duckdb_tables() where database_name = 'stored'")
     # views in memory, unlike temporary ones, are seen by every cursor
-    for (name,) in tables.fetchall():
+    for name in (quoted(table, '"') for (table,) in tables.fetchall()):
         db.execute(f"create view {name} as from stored.{name}")
     folder = quoted(f"{workspace.root.resolve()}/")
     db.execute(
@@ -162,7 +162,9 @@ def has_catalog(workspace: Workspace) -> bool:
 def read_everything(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
     """Read every row of the catalog, whose blocks have checksums. Raises CatalogLost where one is damaged."""
     with intact(workspace):
-        for (table,) in db.execute("show tables").fetchall():
+        # no views, which anyone may have put into a catalog that was passed on
+        names = db.execute("select database_name, table_name from duckdb_tables()").fetchall()
+        for table in (".".join(quoted(part, '"') for part in name) for name in names):
             db.execute(f"select bit_xor(hash(rows)) from {table} rows").fetchall()
 
 
@@ -250,9 +252,9 @@ def _is_readable(db: duckdb.DuckDBPyConnection, select: str) -> bool:
     return True
 
 
-def quoted(text: str) -> str:
-    """Quote a text as an SQL literal."""
-    return "'" + text.replace("'", "''") + "'"
+def quoted(text: str, mark: str = "'") -> str:
+    """Quote a text as an SQL literal, or with double quotes as a name."""
+    return mark + text.replace(mark, 2 * mark) + mark
 
 
 def parquet(paths: Iterable[Path], options: str = "") -> str:

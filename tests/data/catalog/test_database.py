@@ -6,7 +6,7 @@ import sys
 import duckdb
 import pytest
 
-from data.catalog import open_workspace, read_catalog
+from data.catalog import collect_garbage, open_workspace, read_catalog, write_catalog
 from data.errors import InputError
 from data.tokenization import load_tokenizer
 from data.workspace import Workspace
@@ -83,3 +83,28 @@ def test_a_catalog_that_is_open_for_writing_elsewhere_is_not_called_damaged(made
     with duckdb.connect(str(copy.catalog)), pytest.raises(InputError, match="is open for writing elsewhere"):
         read_catalog(copy)
     read_catalog(copy).close()
+
+
+def test_a_strangers_catalog_runs_no_sql_of_its_own(made, tmp_path):
+    copy, written = tmp_path / "copy", tmp_path / "written.csv"
+    shutil.copytree(made, copy)
+    with duckdb.connect(str(copy / "catalog.duckdb")) as db:
+        db.execute(f"""create table "a as select 1; copy (select 1) to '{written}'; --" (number integer)""")
+        db.execute("create view other as from read_text('/no such file')")
+    with open_workspace(copy) as statistics:
+        assert statistics.sql("from versions").fetchall()
+    with write_catalog(Workspace(copy)):
+        pass
+    assert not written.exists()
+
+
+def test_a_strangers_catalog_removes_nothing_outside_its_workspace(made, tmp_path):
+    copy, outside = tmp_path / "copy", tmp_path / "outside"
+    shutil.copytree(made, copy)
+    outside.mkdir()
+    with duckdb.connect(str(copy / "catalog.duckdb")) as db:
+        for table in ("corpora", "versions"):
+            db.execute(f"update {table} set corpus = ?", [str(outside)])
+    with pytest.raises(InputError, match="outside': use 1 to 64 letters"):
+        collect_garbage(Workspace(copy))
+    assert outside.is_dir()
