@@ -29,7 +29,11 @@ def read_tensors(source: Source) -> dict[str, Tensor]:
         tensors = _read_shards(source.weights)
     else:
         tensors = _read_file(source.weights)
-    broken = [name for name, t in tensors.items() if t.is_floating_point() and not bool(t.isfinite().all())]
+    try:
+        broken = [n for n, t in tensors.items() if t.is_floating_point() and not bool(t.isfinite().all())]
+    except RuntimeError as error:  # of eight bits, sparse, or without values
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{source.weights} holds tensors of a kind that is not read: {reason}") from None
     if broken:
         raise InputError(
             f"{source.weights} holds NaN or infinity in {len(broken)} tensor(s), first {broken[0]}: "
@@ -58,7 +62,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
             f"{path} holds more than tensors, which is not executed: save the checkpoint "
             "as safetensors, or get it from somewhere else"
         ) from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, ImportError) as error:
+    except (RuntimeError, EOFError, OSError, ValueError, LookupError, AttributeError, ImportError) as error:
         reason = (str(error).strip() or "it ends too early").splitlines()[0]
         raise InputError(f"{path} is not a whole file of torch: {reason}") from None
     if not isinstance(content, dict) or not all(isinstance(t, Tensor) for t in content.values()):
@@ -70,7 +74,7 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     try:
         shard_of = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names = sorted(set(shard_of.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError(f"{index} is no index of shards: it has no weight_map") from None
     for name in names:
         if not isinstance(name, str) or name != Path(name).name:

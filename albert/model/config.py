@@ -58,9 +58,10 @@ Norm = Literal["post", "pre"]
 Layout = Literal["google", "bright", "bert"]
 FileFormat = Literal["albert", "bert", "jixu"]
 MAX_PARAMETERS = 20_000_000_000  # more than one machine can train: a larger config is a mistake
+MAX_DEPTH = 10_000  # layers that share their parameters are as slow as others
 
 # with the least value, and the bound that every value is below
-Size = Annotated[int, 1, math.inf]
+Size = Annotated[int, 1, 10**12]
 Dropout = Annotated[float, 0, 1]
 
 
@@ -127,6 +128,8 @@ class AlbertConfig:
 
     def _check_groups(self) -> None:
         layers, groups = self.num_hidden_layers, self.num_hidden_groups
+        if self.depth > MAX_DEPTH:
+            raise ConfigError(f"{self.depth:,} layers: more than {MAX_DEPTH:,}; check the config")
         if self.share == "none" and groups > 1:
             raise ConfigError(f"num_hidden_groups={groups}: with share='none' there is nothing to group")
         if groups > layers:
