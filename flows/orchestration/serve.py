@@ -85,7 +85,7 @@ def environment(place: str, port: int) -> dict[str, str]:
         "PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT30S",
         # by default leases are lost with the server's process, and the runs that hold one are ended
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
-        # by default any web page open in a browser here may start runs
+        # by default any web page open in a browser here may use the API; `web.OwnPages` refuses others
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port},http://localhost:{port}",
     }
     result = {**defaults, **os.environ}

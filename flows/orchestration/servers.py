@@ -68,7 +68,7 @@ def make_prefect_home() -> None:
     """Make the folder of PREFECT_HOME. Raise InputError if nothing can be written there."""
     home = Path(os.environ["PREFECT_HOME"])
     with suppress(OSError):
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(0o700, parents=True, exist_ok=True)  # parameters may hold passwords
     if not os.access(home, os.W_OK):
         raise InputError(f"{home} cannot be written to: set HOME or XDG_STATE_HOME to a folder that can")
 

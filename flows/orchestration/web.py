@@ -11,7 +11,7 @@ import hmac
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from datetime import datetime
 from html import escape
@@ -28,7 +28,7 @@ from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from data.workers import end_with_parent
 
@@ -52,6 +52,20 @@ class Reports(StaticFiles):
         # a page shares its origin with the API: it gets no scripts, and may not act for its reader
         response.headers["content-security-policy"] = "sandbox"
         return response
+
+
+class OwnPages:
+    """A server that refuses requests of other origins' pages: CORS alone only hides the answers from them."""
+
+    def __init__(self, app: ASGIApp, origins: Collection[str]):
+        self.app, self.origins = app, {*origins}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self.app
+        origin = None if scope["type"] == "lifespan" else Headers(scope=scope).get("origin")
+        if origin and not self.origins & {origin, "*"}:
+            app = PlainTextResponse(f"{origin} is none of PREFECT_SERVER_CORS_ALLOWED_ORIGINS", 403)
+        await app(scope, receive, send)
 
 
 def list_of_reports(folder: Path) -> str:
@@ -91,9 +105,11 @@ def run_server(listener: socket.socket, reports: Path | None) -> None:
         shown = Reports(reports, password.get_secret_value() if password else None)
         # before the UI, which answers any path
         web.router.routes.insert(0, Mount("/reports", shown))
+    # browsers have no business with a command's own server
+    own = OwnPages(web, settings.api.cors_allowed_origins.split(",") if reports else ())
     url = PREFECT_API_DATABASE_CONNECTION_URL.value()
     with temporary_database_config(LockingFirst(url) if url.startswith("sqlite") else None):
-        uvicorn.Server(uvicorn.Config(web, log_level=settings.logging_level.lower())).run([listener])
+        uvicorn.Server(uvicorn.Config(own, log_level=settings.logging_level.lower())).run([listener])
 
 
 if __name__ == "__main__":

@@ -372,6 +372,12 @@ def test_pages_of_other_sites_are_refused(server):
             error.close()
             allowed.append(False)
     assert allowed == [True, True, False]
+    # a page may send these without asking
+    sent = urllib.request.Request(server.api + "/flows/", b'{"name": "theirs"}', method="POST")
+    sent.add_header("Origin", "https://example.org")
+    with pytest.raises(urllib.error.HTTPError, match="403") as refused:
+        urllib.request.urlopen(sent, timeout=30)
+    refused.value.close()
 
 
 def test_two_servers_on_one_port_or_workspace_are_refused(server, tmp_path):
