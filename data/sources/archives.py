@@ -36,6 +36,7 @@ _UNIT = 1 << 13  # decompressed at once; an error of zstd loses what the call ha
 # of a zip member's header: flags, method, bytes, lengths of name and extra
 _LOCAL = struct.Struct("<2x2H8xL4x2H")
 _UTF_8 = 0x800  # the flag of a member whose name is in UTF-8
+_MOST_BYTES = 1 << 42  # of a tar's member, which the library skips block by block, be they there or not
 _ZIP64 = 0xFFFFFFFF  # in place of a size that the extra field has, or nobody knows
 # the errors of a damaged file; NotImplementedError: an unknown method, RuntimeError: a password
 DAMAGED = (
@@ -234,6 +235,9 @@ def _tar_members(uri: str, file: io.BufferedReader) -> Iterator[Part]:
             if member.isdir():
                 continue
             inner = masked(f"{uri}!{member.name}")
+            if member.size > _MOST_BYTES:
+                yield Part(f"{inner}#{member.size} bytes", member.name, None, "unreadable_file")
+                return
             stream = archive.extractfile(member) if member.isreg() else None
             if stream is None or _is_unsafe(member.name):
                 yield Part(inner, member.name, None, "unsafe_name" if stream else "not_a_file")

@@ -7,6 +7,7 @@ import json
 import lzma
 import random
 import struct
+import tarfile
 import zipfile
 import zlib
 from collections import Counter
@@ -157,6 +158,8 @@ def test_names_in_a_zip_file_of_chinese_windows_are_read_whole_or_cut(write):
 
 
 WHOLE = ARCHIVES["tar.gz"]
+ENDLESS = tarfile.TarInfo("tea.txt")
+ENDLESS.size = 1 << 60
 
 
 @pytest.mark.parametrize(
@@ -166,8 +169,9 @@ WHOLE = ARCHIVES["tar.gz"]
         (WHOLE + gzip.compress(ARCHIVES["tar"]), 6, "goes on after"),
         (WHOLE[:10], 0, "ended before the end-of-stream marker"),
         (gzip.compress(bytes(10240))[:30], 0, "ended before the end-of-stream marker"),
+        (ENDLESS.tobuf(tarfile.GNU_FORMAT) + bytes(1024), 0, "1152921504606846976 bytes"),
     ],
-    ids=["wrong sum", "more behind its end", "cut in its header", "cut before a member"],
+    ids=["wrong sum", "more behind its end", "cut in its header", "cut before a member", "a lying length"],
 )
 def test_what_is_wrong_with_an_archive_is_reported_behind_its_documents(write, content, good, why):
     path = write("corpus.tar.gz", content)
