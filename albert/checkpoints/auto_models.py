@@ -50,12 +50,13 @@ def load_start(path: Path | str) -> Start:
             f"{path} is of model_type {kind!r}, which transformers has: install jixu[compare] to compare it"
         ) from None
     transformers.utils.logging.disable_progress_bar()
+    # by default transformers asks on the terminal whether to run a checkpoint's own code
+    given: dict[str, Any] = {"trust_remote_code": False}
+    wanted = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        theirs, loaded = transformers.AutoModel.from_pretrained(
-            source.folder, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
-        )
+        theirs, loaded = transformers.AutoModel.from_pretrained(source.folder, **wanted, **given)
         _check(theirs, loaded, source)
-        words = AutoTokens(transformers.AutoTokenizer.from_pretrained(source.folder), source.folder)
+        words = AutoTokens(transformers.AutoTokenizer.from_pretrained(source.folder, **given), source.folder)
         encoder = AutoEncoder(theirs, _nearest(theirs.config))
     except InputError:
         raise

@@ -120,6 +120,18 @@ def test_what_transformers_cannot_open_either_is_refused_in_a_line(tmp_path, tok
         load_start(folder)
 
 
+def test_code_that_comes_with_a_checkpoint_is_not_run_whatever_is_answered(tmp_path, tokenizer, monkeypatch):
+    folder, ran = save_other("electra", tmp_path / "electra", tokenizer), tmp_path / "ran"
+    (folder / "own.py").write_text(f"from pathlib import Path; Path({str(ran)!r}).touch()")
+    change_json(
+        folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.C", "AutoModel": "own.M"}
+    )
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(InputError, match="transformers cannot open .* contains custom code"):
+        load_start(folder)
+    assert not ran.exists()
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
