@@ -108,21 +108,12 @@ def begin(command: Sequence[str], **options: Any) -> psutil.Popen:
 
 
 def begin_server(listener: socket.socket, log: Path, reports: Path | None = None) -> psutil.Popen:
-    """Start a server that ends with this process, or by SIGINT.
-
-    SIGTERM, which a service manager may send to every process, does not reach it: runs that are stopped still
-    have to report how they ended.
-    """
+    """Start a server that ends with this process, or by SIGINT."""
     number = listener.fileno()
     command = ["flows.orchestration.web", str(os.getpid()), str(number)]
     command += [str(reports.resolve())] if reports else []
-    # a process inherits the signals that the thread which starts it blocks
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        with log.open("wb") as output:
-            return begin(command, stdout=output, stderr=output, pass_fds=[number])
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with log.open("wb") as output:
+        return begin(command, stdout=output, stderr=output, pass_fds=[number])
 
 
 def wait_for_server(

@@ -114,5 +114,7 @@ def run_server(listener: socket.socket, reports: Path | None) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    # a service manager may send it to every process; runs that are stopped still have to report their end
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     end_with_parent(int(sys.argv[1]), signal.SIGINT)
     run_server(socket.socket(fileno=int(sys.argv[2])), Path(sys.argv[3]) if len(sys.argv) > 3 else None)
