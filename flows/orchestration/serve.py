@@ -11,9 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -135,11 +133,7 @@ class Services:
     def __init__(self, workspace: Workspace, listener: socket.socket, limit: int, stopping: threading.Event):
         self.workspace, self.listener, self.stopping = workspace, listener, stopping
         self.log = Path(os.environ["PREFECT_HOME"]) / "server.log"
-        runner = ["flows.orchestration.runner", str(os.getpid()), str(limit)]
-        self.starts: dict[str, Callable[[], psutil.Popen]] = {
-            "server": self.start_server,
-            "runner": partial(begin, runner),
-        }
+        self.runner = ["flows.orchestration.runner", str(os.getpid()), str(limit)]
         self.parts: dict[str, psutil.Popen] = {}
         self.restarts: dict[str, list[float]] = {"server": [], "runner": []}
 
@@ -155,7 +149,11 @@ class Services:
                 self.keep("server")
                 self.keep("runner")
             show("stopping")
-            self.stop_runner()
+            if runner := self.parts.get("runner"):
+                # it cancels its runs, for which it needs the server, and waits for them twice so long at most
+                with suppress(psutil.Error):
+                    runner.terminate()
+                    runner.wait(2 * STOP_SECONDS + 10)
         except InputError:
             self.listener.close()  # no server will answer what waits there
             raise
@@ -165,28 +163,19 @@ class Services:
                 if part := self.parts.get(name):
                     end([part], STOP_SECONDS, signal.SIGINT if name == "server" else signal.SIGTERM)
 
-    def start_server(self) -> psutil.Popen:
-        """Start the server and wait until it answers."""
-        server = begin_server(self.listener, self.log, self.workspace.report(""))
-        wait_for_server(server, self.listener, self.log, self.stopping)
-        return server
-
     def keep(self, name: str) -> None:
         """Start a part, for the first time or after it has ended."""
         part = self.parts.get(name)
         if part is None or part.poll() is not None:
             if part:
                 self.count_restart(name)
-            self.parts[name] = self.starts[name]()
+            self.parts[name] = self.start_server() if name == "server" else begin(self.runner)
 
-    def stop_runner(self) -> None:
-        """Ask the runner to end, for which it needs the server: it cancels its runs."""
-        if runner := self.parts.get("runner"):
-            runner.terminate()
-            until = time.monotonic() + 2 * STOP_SECONDS + 10  # it waits for its runs twice so long at most
-            while runner.poll() is None and time.monotonic() < until:
-                self.keep("server")
-                time.sleep(0.2)
+    def start_server(self) -> psutil.Popen:
+        """Start the server and wait until it answers."""
+        server = begin_server(self.listener, self.log, self.workspace.report(""))
+        wait_for_server(server, self.listener, self.log, self.stopping)
+        return server
 
     def count_restart(self, name: str) -> None:
         now = time.monotonic()
