@@ -1,11 +1,10 @@
-"""How runs end: with their worker, with the run that called them, and by a cancel before the server stops."""
+"""How runs end: with their worker, and with the run that called them."""
 
 from __future__ import annotations
 
 import os
 import signal
 import stat
-import time
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -18,7 +17,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import TerminationSignal
-from prefect.states import Cancelled, Cancelling, Crashed, State
+from prefect.states import Cancelled, Crashed, State
 
 from data.workers import end, end_with_parent
 from flows.orchestration.logs import is_deployed
@@ -27,7 +26,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WORKER_GONE = "The worker of this run is gone, so the run was ended. Run it again to resume."
-STOPPED = "The server is being stopped."
 CALLER_GONE = "The process of this run is gone. Run it again to resume."
 WORKER = "JIXU_WORKER"  # the process id of the worker or runner of a run
 RUN_ID = "PREFECT__FLOW_RUN_ID"  # a variable of runs of deployments, set by Prefect
@@ -77,23 +75,6 @@ def _keep_pipes_open() -> None:
         with suppress(OSError):  # closed, or there is no /proc
             if stat.S_ISFIFO(os.fstat(number).st_mode):
                 os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_NONBLOCK)
-
-
-def cancel_running(wait_seconds: float) -> None:
-    """Cancel the running runs of deployments, and wait until they have ended: trainings write checkpoints."""
-    with get_client(sync_client=True) as client:
-        cancelled = runs = _running(client, deployment_id={"is_null_": False})
-        for run in runs:
-            client.set_flow_run_state(run.id, Cancelling(message=STOPPED))
-        until = time.monotonic() + wait_seconds
-        while runs and time.monotonic() < until:
-            time.sleep(0.5)
-            finish_overlooked_cancels()
-            runs = _running(client, deployment_id={"is_null_": False})
-        for run in cancelled:
-            # Prefect marks one as crashed whose process a cancel has ended, and mends that a moment later
-            if (state := client.read_flow_run(run.id).state) and state.is_crashed():
-                client.set_flow_run_state(run.id, Cancelled(message=STOPPED), force=True)
 
 
 def _of_the_runner(client: SyncPrefectClient) -> list[FlowRun]:

@@ -30,7 +30,6 @@ from data.workers import end, end_with_parent
 from flows.orchestration.automations import add_lost_runs
 from flows.orchestration.lifecycle import (
     WORKER,
-    cancel_running,
     crash_parts_of_lost_runs,
     finish_overlooked_cancels,
     settle_runs_of_before,
@@ -41,40 +40,28 @@ from flows.orchestration.servers import STOP_SECONDS
 SETTLE_SECONDS = 30
 
 
-def run_deployments(parent: int, limit: int) -> None:
-    """Run the deployments until SIGTERM, on which their runs are cancelled, or until `jixu serve` is gone."""
+def run_deployments(limit: int) -> None:
+    """Run the deployments until SIGTERM, on which their runs are cancelled."""
     add_lost_runs()
     settle_runs_of_before(STOP_SECONDS)
     runner = Runner(limit=limit, pause_on_shutdown=False)
     for deployment in load_deployments():
         runner.add_deployment(deployment)
-    stopping = stop_on_sigterm()
-    # in a thread, where Prefect takes no signals: on SIGTERM it would kill the runs
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    # in a thread, where Prefect takes no signals: on SIGTERM it would wait for runs that it cannot cancel
     threading.Thread(target=_start, args=(runner,), daemon=True).start()
     announce()
     while not stopping.wait(SETTLE_SECONDS):
         with suppress(httpx.HTTPError):
             finish_overlooked_cancels()
             crash_parts_of_lost_runs()
-    if os.getppid() == parent:
-        if poller := getattr(runner, "_scheduled_run_poller", None):  # it has one once it has started
-            poller.stopping = True  # runs that wait are begun by the next `jixu serve`
-        with suppress(httpx.HTTPError):  # the server is gone: the next start settles them
-            cancel_running(STOP_SECONDS)
-        end(psutil.Process().children(), STOP_SECONDS)
+    if runner.started:
+        # it cancels its runs, one after the other; those that wait are begun by the next `jixu serve`
+        with suppress(TimeoutError):
+            runner.execute_in_background(runner.astop).result(STOP_SECONDS)
+    end(psutil.Process().children(), STOP_SECONDS)
     os._exit(0)  # at once, for the thread
-
-
-def stop_on_sigterm() -> threading.Event:
-    """Return an event that SIGTERM sets; a second one ends this process."""
-    stopping = threading.Event()
-
-    def request(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        stopping.set()
-
-    signal.signal(signal.SIGTERM, request)
-    return stopping
 
 
 def _start(runner: Runner) -> None:
@@ -136,6 +123,6 @@ def announce() -> None:
 
 
 if __name__ == "__main__":
-    end_with_parent(int(sys.argv[1]))
+    end_with_parent(int(sys.argv[1]), signal.SIGKILL)  # its runs notice
     os.environ[WORKER] = str(os.getpid())
-    run_deployments(*map(int, sys.argv[1:]))
+    run_deployments(int(sys.argv[2]))

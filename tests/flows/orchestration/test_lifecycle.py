@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +21,6 @@ from prefect.states import Cancelled, Cancelling, Completed, Crashed, Pending, R
 from data.workers import end
 from flows.orchestration.lifecycle import (
     WORKER_GONE,
-    cancel_running,
     crash_parts_of_lost_runs,
     ends_with_its_worker,
     finish_overlooked_cancels,
@@ -172,17 +170,6 @@ def runs(prefect_server):
             client.set_flow_run_state(run, Running(), force=True)
         yield client, *runs
         client.delete_deployment(deployment)
-
-
-@pytest.mark.slow
-def test_a_run_that_prefect_marks_as_crashed_for_a_cancel_is_cancelled_and_a_late_one_not_waited_for(runs):
-    client, ends, stays = runs
-    with ThreadPoolExecutor() as pool:
-        ending = pool.submit(cancel_running, 5)
-        wait_until(lambda: client.read_flow_run(ends).state.is_cancelling())
-        client.set_flow_run_state(ends, Crashed(), force=True)  # as Prefect's runner does
-        ending.result()
-    assert [client.read_flow_run(run).state.name for run in (ends, stays)] == ["Cancelled", "Cancelling"]
 
 
 @pytest.mark.slow

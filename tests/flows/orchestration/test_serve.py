@@ -14,6 +14,7 @@ from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.schedules import CronSchedule
 
 from data.errors import InputError
+from data.terminal import EXIT_INTERRUPTED
 from flows.orchestration.automations import LOST
 from flows.orchestration.runner import load_deployments
 from flows.orchestration.serve import environment, listen, show
@@ -156,7 +157,7 @@ def test_runs_lost_in_a_power_failure_are_marked_and_free_their_slots_and_a_seco
         begun = psutil.Process(server.process.pid).children(recursive=True)
         server.process.send_signal(signal.SIGINT)
         wait_until(lambda: "stopping" in server.log(), server.log)
-        server.stop(signal.SIGINT)
+        assert server.stop(signal.SIGINT) == EXIT_INTERRUPTED
         assert len(begun) > 2 and not [one for one in begun if one.is_running()], server.log()
 
 
