@@ -66,7 +66,7 @@ def end_with_parent(parent: int, number: int = signal.SIGTERM) -> None:
 
 
 def end(processes: Sequence[psutil.Process], seconds: float, number: int = signal.SIGTERM) -> None:
-    """Send processes a signal, 0 for none, and wait for them and their children, which end when they notice.
+    """Send processes a signal, and wait for them and their children, which end when they notice.
 
     Kill what is left after some seconds, or at once on Ctrl-C.
     """

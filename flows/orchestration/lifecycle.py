@@ -21,6 +21,7 @@ from prefect.states import Cancelled, Crashed, State
 
 from data.workers import end, end_with_parent
 from flows.orchestration.logs import is_deployed
+from flows.orchestration.servers import STOP_SECONDS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,14 +78,8 @@ def _keep_pipes_open() -> None:
                 os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_NONBLOCK)
 
 
-def _of_the_runner(client: SyncPrefectClient) -> list[FlowRun]:
-    """The running runs of deployments, without those of workers, which may be on other machines."""
-    runs = _running(client, deployment_id={"is_null_": False})
-    return [run for run in runs if run.work_pool_name is None]
-
-
-def _running(client: SyncPrefectClient, **more: dict[str, object]) -> list[FlowRun]:
-    running = FlowRunFilter.model_validate({"state": {"type": {"any_": RUNNING}}, **more})
+def _running(client: SyncPrefectClient) -> list[FlowRun]:
+    running = FlowRunFilter.model_validate({"state": {"type": {"any_": RUNNING}}})
     return read_all(client.read_flow_runs, flow_run_filter=running)
 
 
@@ -121,33 +116,25 @@ def _is_abandoned(client: SyncPrefectClient, run: FlowRun) -> bool:
     return all(caller.state is not None and caller.state.is_final() for caller in callers)
 
 
-def finish_overlooked_cancels() -> None:
-    """End the runs of this machine's runner that have been told to long ago.
+def end_runs(is_due: Callable[[FlowRun], bool]) -> None:
+    """End due runs of this machine's runner, as cancelled or crashed; not those of workers and commands."""
+    with get_client(sync_client=True) as client:
+        ours = [run for run in _running(client) if run.deployment_id and run.work_pool_name is None]
+        due = {str(run.id) for run in ours if is_due(run)}
+        end(_processes_of(due), STOP_SECONDS)
+        for run in _running(client):
+            if run.state is not None and str(run.id) in due:
+                state: State = Cancelled() if run.state.is_cancelling() else Crashed(message=CALLER_GONE)
+                client.set_flow_run_state(run.id, state)
+
+
+def is_overlooked(run: FlowRun) -> bool:
+    """Whether a run should have been cancelled long ago.
 
     Prefect's runner stops listening for cancels once the server has been away for three of its polls.
     """
-    with get_client(sync_client=True) as client:
-        for run in _of_the_runner(client):
-            state = run.state
-            if state is None or not state.is_cancelling() or datetime.now(UTC) - state.timestamp < OVERLOOKED:
-                continue
-            left = _processes_of({str(run.id)})
-            for process in left:
-                with suppress(psutil.NoSuchProcess):
-                    process.terminate()
-            if not left:
-                client.set_flow_run_state(run.id, Cancelled(message="Stopped after a while."), force=True)
-
-
-def settle_runs_of_before(wait_seconds: float) -> None:
-    """End the runs that an earlier runner of this workspace left, but not those of workers."""
-    with get_client(sync_client=True) as client:
-        left = {str(run.id) for run in _of_the_runner(client)}
-        end(_processes_of(left), wait_seconds, 0)
-        for run in _of_the_runner(client):
-            if run.state is not None and str(run.id) in left:
-                state: State = Cancelled() if run.state.is_cancelling() else Crashed(message=CALLER_GONE)
-                client.set_flow_run_state(run.id, state)
+    state = run.state
+    return state is not None and state.is_cancelling() and datetime.now(UTC) - state.timestamp >= OVERLOOKED
 
 
 def _processes_of(runs: Container[str]) -> list[psutil.Process]:

@@ -31,8 +31,8 @@ from flows.orchestration.automations import add_lost_runs
 from flows.orchestration.lifecycle import (
     WORKER,
     crash_parts_of_lost_runs,
-    finish_overlooked_cancels,
-    settle_runs_of_before,
+    end_runs,
+    is_overlooked,
 )
 from flows.orchestration.serve import show
 from flows.orchestration.servers import STOP_SECONDS
@@ -43,7 +43,7 @@ SETTLE_SECONDS = 30
 def run_deployments(limit: int) -> None:
     """Run the deployments until SIGTERM, on which their runs are cancelled."""
     add_lost_runs()
-    settle_runs_of_before(STOP_SECONDS)
+    end_runs(lambda run: True)  # an earlier runner left them
     runner = Runner(limit=limit, pause_on_shutdown=False)
     for deployment in load_deployments():
         runner.add_deployment(deployment)
@@ -54,7 +54,7 @@ def run_deployments(limit: int) -> None:
     announce()
     while not stopping.wait(SETTLE_SECONDS):
         with suppress(httpx.HTTPError):
-            finish_overlooked_cancels()
+            end_runs(is_overlooked)
             crash_parts_of_lost_runs()
     if runner.started:
         # it cancels its runs, one after the other; those that wait are begun by the next `jixu serve`

@@ -22,8 +22,9 @@ from data.workers import end
 from flows.orchestration.lifecycle import (
     WORKER_GONE,
     crash_parts_of_lost_runs,
+    end_runs,
     ends_with_its_worker,
-    finish_overlooked_cancels,
+    is_overlooked,
 )
 from tests import ROOT
 from tests.conftest import save_small_model
@@ -173,21 +174,24 @@ def runs(prefect_server):
 
 
 @pytest.mark.slow
-def test_a_cancel_that_the_runner_has_missed_ends_the_run_all_the_same(runs, monkeypatch):
+def test_a_cancel_that_the_runner_has_missed_ends_the_run_all_the_same(runs, monkeypatch, tmp_path):
     monkeypatch.setattr("flows.orchestration.lifecycle.OVERLOOKED", timedelta(0))
     client, *runs = runs
     client.set_flow_run_state(runs[0], Cancelling())
-    cancelled, other = (
-        subprocess.Popen(["sleep", "600"], env=os.environ | {"PREFECT__FLOW_RUN_ID": str(run)})
-        for run in runs
+    works = "trap 'touch told; kill $!; exit' TERM; touch begun; sleep 600 & wait"
+    folders = [tmp_path / str(run) for run in runs]
+    for folder in folders:
+        folder.mkdir()
+    _, other = (
+        subprocess.Popen(["sh", "-c", works], cwd=folder, env=os.environ | {"PREFECT__FLOW_RUN_ID": str(run)})
+        for folder, run in zip(folders, runs, strict=True)
     )
-    finish_overlooked_cancels()
-    assert cancelled.wait(60) == -signal.SIGTERM
-    assert client.read_flow_run(runs[0]).state.name == "Cancelling"  # it may end by itself
-    finish_overlooked_cancels()
+    wait_until(lambda: all((folder / "begun").exists() for folder in folders))
+    end_runs(is_overlooked)
+    assert [(folder / "told").exists() for folder in folders] == [True, False]
     assert [client.read_flow_run(run).state.name for run in runs] == ["Cancelled", "Running"]
     assert other.poll() is None
-    other.kill()
+    other.terminate()
     other.wait()
 
 
