@@ -29,6 +29,8 @@ from flows.continued_pretraining import continued_pretraining
 from flows.fine_tune import FineTuneOutcome, fine_tune
 from flows.orchestration import (
     EndToEndOptions,
+    ExperimentOptions,
+    TextOptions,
     file_checksums,
     gather_facts,
     is_deployed,
@@ -86,9 +88,9 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     files = guard_files("end-to-end", str(options.task), str(options.dev), options.test, folder)
     guard, base = replace(options.guard, files=(*options.guard.files, *files)), None
     if options.general:
-        make_corpus("general", options.general, vocab, guard, options)
+        make_corpus("general", options.general, vocab, guard, options.text, options)
         base = pretrain("general", options.init, options.pretraining.base_steps, options)
-    make_corpus("domain", options.domain, vocab, guard, options)
+    make_corpus("domain", options.domain, vocab, guard, options.text, options)
     start = str(base.checkpoint) if base else options.init
     continued = pretrain("domain", start, options.steps, options)
     models = (f"base model={start}", f"continued={continued.checkpoint}")
@@ -131,20 +133,25 @@ def read_texts(task: str, path: str) -> list[tuple[str, ...]]:
 
 
 def make_corpus(
-    name: str, sources: Sequence[str], vocab: str, guard: GuardRules, options: EndToEndOptions
+    name: str,
+    sources: Sequence[str],
+    vocab: str,
+    guard: GuardRules,
+    text: TextOptions,
+    options: EndToEndOptions | ExperimentOptions,
 ) -> None:
-    """Refresh one of the run's corpora, and say at once what it holds and what was left out of it."""
+    """Refresh one of a run's corpora, and say at once what it holds and what was left out of it."""
     outcome = refresh_corpus(
         corpus=name,
         source=tuple(sources),
         tokenizer=vocab,
         workspace=options.workspace,
         workers=options.workers,
-        max_seq_length=options.text.max_seq_length,
-        instances=InstanceRules(copies=options.text.copies),
+        max_seq_length=text.max_seq_length,
+        instances=InstanceRules(copies=text.copies),
         guard=guard,
         # the corpora are what is given now, whatever they were in another run
-        gates=GateRules(max_lost_documents=1.0, max_unknown_share=options.text.max_unknown_share),
+        gates=GateRules(max_lost_documents=1.0, max_unknown_share=text.max_unknown_share),
     )
     say(describe_refresh(outcome))
 

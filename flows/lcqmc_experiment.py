@@ -22,16 +22,16 @@ from albert.pretraining import PretrainResult, RunningOptions, list_checkpoints,
 from albert.tasks import read_lines, suffix_of
 from data.files import write_text
 from data.options import values_of
-from data.refresh import GateRules
 from data.workspace import Workspace
 from flows.continued_pretraining import continued_pretraining
-from flows.end_to_end import finished, guard_files, read_texts, write_files, write_rows
+from flows.end_to_end import finished, guard_files, make_corpus, read_texts, write_files, write_rows
 from flows.fine_tune import ModelFacts, compare, record
 from flows.orchestration import (
     CorporaOptions,
     ExperimentOptions,
     FieldOptions,
     FineTuneOptions,
+    TextOptions,
     device_slot,
     file_checksums,
     gather_facts,
@@ -40,11 +40,8 @@ from flows.orchestration import (
     publish_report,
     repeat_command,
     run_as_command,
-    say,
     step,
 )
-from flows.refresh_corpus import describe as describe_refresh
-from flows.refresh_corpus import refresh_corpus
 
 GENERAL = "general"
 FULL_STEPS = 1000  # of pretraining at scale 1
@@ -144,18 +141,9 @@ def make_corpora(options: ExperimentOptions) -> None:
         )
         guard += guard_files(one.name, one.task, one.dev, one.test, folder)
     vocabulary = str(find_source(options.init).vocabulary)
+    rules = replace(options.guard, files=(*options.guard.files, *guard))
     for name, source in sources.items():
-        outcome = refresh_corpus(
-            corpus=name,
-            source=source,
-            tokenizer=vocabulary,
-            guard=replace(options.guard, files=(*options.guard.files, *guard)),
-            # the corpora are what is given now, whatever they were before
-            gates=GateRules(max_lost_documents=1.0),
-            workers=options.workers,
-            workspace=options.workspace,
-        )
-        say(describe_refresh(outcome))
+        make_corpus(name, source, vocabulary, rules, TextOptions(), options)
 
 
 def write_texts(task: str, path: str, target: Path) -> str:

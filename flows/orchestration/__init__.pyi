@@ -32,6 +32,7 @@ from .settings import FieldOptions as FieldOptions
 from .settings import FineTuneOptions as FineTuneOptions
 from .settings import PretrainingOptions as PretrainingOptions
 from .settings import RefreshOptions as RefreshOptions
+from .settings import TextOptions as TextOptions
 from .settings import TokenizerOptions as TokenizerOptions
 from .slots import device_slot as device_slot
 from .steps import open_runner as open_runner
