@@ -36,21 +36,22 @@ def interruptible(db: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
     threads, which finish their part unless the connection is interrupted.
     """
     working: Future[T] = Future()
-
-    def run() -> None:
-        if working.set_running_or_notify_cancel():
-            try:
-                working.set_result(work())
-            except BaseException as error:
-                working.set_exception(error)
-
     try:
-        Thread(target=run).start()
+        Thread(target=_work, args=(working, work)).start()
         return working.result()
     finally:
         while not working.cancel() and not working.done():
             db.interrupt()
             wait([working], 0.1)  # again: it may have been between two queries
+
+
+def _work(working: Future[T], work: Callable[[], T]) -> None:
+    # no closure: an error's frames would keep it, and so the connection, when they are cleared
+    if working.set_running_or_notify_cancel():
+        try:
+            working.set_result(work())
+        except BaseException as error:
+            working.set_exception(error)
 
 
 def distinct(db: duckdb.DuckDBPyConnection, column: str, rows: str) -> list[int]:

@@ -3,12 +3,16 @@
 import os
 import signal
 import threading
+import traceback
+import weakref
+from functools import partial
 from multiprocessing import Pipe
 
 import duckdb
 import pytest
 
 from data.cleaning import BANDS, find_candidates
+from data.errors import InputError
 from data.refresh.scratch import connect, interruptible
 from tests.workers import begin
 
@@ -55,6 +59,19 @@ def test_a_signal_ends_a_query_in_whichever_thread_it_runs(tmp_path):
     process.join(60)
     assert process.exitcode == 0
     assert [receiver.recv() for _ in range(16)] == 16 * [True]
+
+
+def test_an_error_whose_frames_are_cleared_keeps_nothing_of_the_work():
+    def fail(held):
+        raise InputError("no document can be used")
+
+    held = Struck()
+    kept = weakref.ref(held)
+    with pytest.raises(InputError) as failed:
+        interruptible(duckdb.connect(), partial(fail, held))
+    del held
+    traceback.clear_frames(failed.tb)
+    assert kept() is None
 
 
 def test_a_signal_while_the_thread_begins_leaves_no_query(tmp_path, monkeypatch):
