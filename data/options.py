@@ -33,7 +33,12 @@ def _on_off(value: object) -> object:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
-Commas, OnOff = BeforeValidator(_split), BeforeValidator(_on_off)
+def _listed(value: object) -> object:
+    """Let a recipe give a list of one without brackets: `files: test.tsv`."""
+    return [value] if isinstance(value, str | dict) else value
+
+
+Commas, OnOff, Listed = BeforeValidator(_split), BeforeValidator(_on_off), BeforeValidator(_listed)
 Floats = Annotated[tuple[float, ...], Commas]
 Words = Annotated[tuple[str, ...], Commas]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from data.options import Commas, Words, options
+from data.options import Commas, Listed, OnOff, Words, options
 
 Kind = Literal["url", "email", "id_card", "bank_card", "phone"]
 
@@ -67,8 +67,7 @@ class QualityRules:
 
 
 def _off(value: object) -> object:
-    """YAML reads a bare off as false."""
-    return None if value in ("off", "none") or value is False else value
+    return None if value in ("off", "none") else value
 
 
 @options
@@ -76,7 +75,7 @@ class DuplicateRules:
     """Which documents are nearly the same."""
 
     # below 0.6 the bands miss too many pairs
-    near: Annotated[float | None, Field(ge=0.6, le=1), BeforeValidator(_off)] = 0.8
+    near: Annotated[float | None, Field(ge=0.6, le=1), BeforeValidator(_off), OnOff] = 0.8
     """Jaccard similarity from which the later one is dropped, or off."""
     ngram: Annotated[int, Field(ge=2, le=50)] = 5
     """Characters that are compared together."""
@@ -86,7 +85,7 @@ class DuplicateRules:
 class GuardRules:
     """Evaluation sets to keep out of the corpus; the recipe is hashed with their content."""
 
-    files: tuple[str, ...] = ()
+    files: Annotated[tuple[str, ...], Listed] = ()
     """Evaluation sets (评测集防泄漏)."""
     ngram: Annotated[int, Field(ge=8, le=100)] = 13
     """Characters in common that are a hit."""

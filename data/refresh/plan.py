@@ -166,11 +166,13 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
         own = os.path.join(os.path.realpath(settings.workspace), "")
         is_own = os.path.realpath(spec.path).startswith(own)
         for uri in found:
-            # a file named twice is read once
             key = uri if is_remote(uri) else os.path.realpath(uri)
             if key.startswith(own) and not is_own:
                 continue
-            files.setdefault(key, SourceFile(uri, reading))
+            # a file named twice is read once, by settings of its own if either has some
+            known = files.setdefault(key, SourceFile(uri, reading))
+            if known.reading == settings.reading:
+                files[key] = replace(known, reading=reading)
     if faults:
         raise InputError("; ".join(faults))
     return list(files.values())

@@ -141,7 +141,7 @@ def describe_left_out(result: RefreshResult) -> list[str]:
     if guarded := dict(result.counts("characters")).get("in_evaluation_set"):
         lines.append(
             f"in_evaluation_set: {guarded:,} characters, as documents go whole; where set phrases are "
-            "common, --guard.share 0.25 drops fewer"
+            "common, a larger --guard.share drops fewer"
         )
     if encodings := [f"{count:,} from {encoding}" for encoding, count in result.counts("decoded_from")]:
         lines.append(f"decoded: {', '.join(encodings)}")

@@ -26,7 +26,7 @@ from pydantic import Field
 from data.cleaning import CleaningRules, DuplicateRules, GuardRules, QualityRules
 from data.cores import cores
 from data.errors import InputError
-from data.options import OnOff, options, parse
+from data.options import Listed, OnOff, options, parse
 from data.sources import SourceRules, SourceSpec
 from data.storage import is_remote
 from data.workspace import check_name, default_workspace
@@ -72,7 +72,7 @@ class RefreshSettings:
 
     corpus: str
     """Name of the corpus (语料名)."""
-    source: tuple[str | SourceSpec, ...] = ()
+    source: Annotated[tuple[str | SourceSpec, ...], Listed] = ()
     """Raw text: files, folders, globs or URLs (原始文本)."""
     workspace: Path = Field(default_factory=default_workspace)
     """Folder for everything made (工作区)."""
@@ -84,7 +84,7 @@ class RefreshSettings:
     # 512 positions: every public Chinese model's limit
     max_seq_length: Annotated[int, Field(ge=16, le=512)] = 128
     """Maximum tokens per instance."""
-    dictionary: tuple[str, ...] = ()
+    dictionary: Annotated[tuple[str, ...], Listed] = ()
     """Words of the field in jieba's format (用户词典)."""
     discover_words: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """New words of the corpus to list afterwards (新词发现)."""
@@ -141,9 +141,6 @@ def load_recipe(path: Path) -> dict[str, object]:
             f"{path}: a recipe names no workspace: give --workspace, which defaults to ./workspace"
         )
     values = {str(name): value for name, value in content.items()}
-    for name in ("source", "dictionary"):
-        if isinstance(values.get(name), str | dict):
-            values[name] = [values[name]]
     # the corpus may be named beside the recipe
     settings = parse(RefreshSettings, {"corpus": "corpus", **values}, str(path))
     settings = _absolute(settings, path.parent)

@@ -20,7 +20,7 @@ masking: {rate: 0.2}
 quality: {min_characters: 9, blocklist: ads.txt}
 cleaning: {simplify: true, scrub: [phone]}
 duplicates: {near: null}
-guard: {files: [dev.tsv]}
+guard: {files: dev.tsv}
 dictionary: terms.txt
 """
 
@@ -72,6 +72,7 @@ def test_a_recipes_folder_is_no_pattern_and_its_vocabulary_lies_beside_it(tmp_pa
         ("corpus: ../c\n", ["corpus '../c': use 1 to 64 letters"]),
         ("- a\n- b\n", ["it must hold names and values"]),
         ("corpus: [\n", ["is not a recipe"]),
+        ("duplicates: {near: on}\n", ["duplicates.near='on': it must be a valid number"]),
         ("instances: {sop: maybe}\n", ["instances.sop='maybe': it must be 'auto', 'on' or 'off'"]),
     ],
 )
@@ -114,6 +115,19 @@ def test_each_source_is_read_in_its_own_way(tmp_path, write, vocabulary_file):
     assert corpus.texts() == ["炒茶要快一点。", "茶要慢慢喝。"]
     anew = describe_result(corpus.refresh(seed=1))
     assert "0 reused: everything anew, as the recipe" in anew[1]
+
+
+OWN = "{path: a.csv, text_field: body}"
+
+
+@pytest.mark.parametrize("sources", [f"., {OWN}", f"{OWN}, ."])
+def test_a_file_has_its_own_settings_where_its_folder_is_named_too(tmp_path, write, sources):
+    for name in ("a.csv", "b.csv"):
+        write(name, "body,text\n茶要慢慢喝。,别的话在这里。\n")
+    recipe = load_recipe(write("recipe.yaml", f"corpus: c\nsource: [{sources}]\ntokenizer: tiny-zh\n"))
+    plan = plan_refresh(RefreshSettings(**recipe, workspace=tmp_path / "w"))
+    fields = {Path(file.uri).name: file.reading.text_field for file in plan.files}
+    assert fields["a.csv"] == "body" and fields["b.csv"] is None
 
 
 def write_fields(folder, number):
