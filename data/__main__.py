@@ -98,8 +98,8 @@ def words(
 
     if bool(corpus) == bool(source):
         raise InputError("give either --corpus or --source")
-    if output.suffix == ".tsv":
-        raise InputError(f"--output {output}: the table beside the dictionary ends in .tsv, so name a .txt")
+    if output.suffix == ".tsv" or output.is_dir():
+        raise InputError(f"--output {output}: name a .txt file; the table beside it ends in .tsv")
     with ExitStack() as stack:
         if corpus:
             copy = stack.enter_context(working_copy(workspace, read_only=True))

@@ -107,8 +107,9 @@ def test_the_command_writes_a_dictionary(tmp_path, write, capsys):
     assert main(["corpus", "words", "--source", str(source), "--output", str(output)]) == 0
     assert TERM in output.read_text(encoding="utf-8") and TERM in capsys.readouterr().out
     assert main(["corpus", "words", "--output", str(output)]) == 2 and "either" in capsys.readouterr().err
-    table = ["corpus", "words", "--source", str(source), "--output", str(output.with_suffix(".tsv"))]
-    assert main(table) == 2 and "ends in .tsv" in capsys.readouterr().err
+    for no_text in (output.with_suffix(".tsv"), tmp_path):
+        assert main(["corpus", "words", "--source", str(source), "--output", str(no_text)]) == 2
+        assert "name a .txt file" in capsys.readouterr().err
 
 
 def test_no_words_make_an_empty_dictionary(tmp_path):
