@@ -127,6 +127,8 @@ def test_what_a_run_that_ends_has_not_done_is_called_off_and_did_not_fail():
 
     with pytest.raises(OSError, match="no such source"):
         read_what_is_gone()
+    for task in tasks:
+        task.wait(60)  # until then its state is asked of the server, which may not have it yet
     assert [task.state.type for task in tasks] == 2 * [StateType.CANCELLED]
 
 
