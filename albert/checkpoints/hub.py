@@ -26,9 +26,9 @@ def push(folder: Path, name: str, /, *, public: bool = False) -> list[str]:
         name: Repository, hf:OWNER/NAME; it is made if it does not exist.
         public: Make a new repository public; by default it is private.
     """
-    import httpx
+    # its HTTPError is httpx's, or httpx2's as of version 2
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+    from huggingface_hub.errors import HFValidationError, HTTPError, LocalTokenNotFoundError
 
     repository = name.removeprefix(HUB_PREFIX)
     if not name.startswith(HUB_PREFIX) or repository.count("/") != 1:
@@ -47,7 +47,7 @@ def push(folder: Path, name: str, /, *, public: bool = False) -> list[str]:
             allow_patterns=files,
             commit_message="Upload a checkpoint with jixu",
         )
-    except (HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, httpx.HTTPError, OSError) as error:
+    except (HTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
         raise InputError(
             f"{folder} cannot be pushed to {name}: {' '.join(str(error).split())}; a token in HF_TOKEN needs "
             "the right to write"

@@ -23,7 +23,7 @@ def download(name: str) -> Path:
     Weights are safetensors if the repository has them, else .bin. Raises InputError if that fails.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError
     from huggingface_hub.utils import disable_progress_bars
 
     repository, _, revision = name.removeprefix(HUB_PREFIX).partition("@")
@@ -41,7 +41,7 @@ def download(name: str) -> Path:
             f"{name} is not in the local cache and the Hub cannot be reached: download it where there is a "
             "network, or pass a folder"
         ) from None
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
+    except (HTTPError, HFValidationError, OSError) as error:
         raise InputError(
             f"{name} cannot be downloaded: {' '.join(str(error).split())}; write hf:OWNER/NAME, and set "
             "HF_TOKEN for a private or gated repository"

@@ -193,5 +193,9 @@ def test_a_checkpoint_is_pushed_with_its_card_and_refused_without_a_licence(
     monkeypatch.setenv("HF_TOKEN", "hf_bad")
     with pytest.raises(InputError, match=r"cannot be pushed to hf:org/albert-tea: .*403"):
         push(folder, "hf:org/albert-tea")
+    hub.shutdown()
+    hub.server_close()
+    with pytest.raises(InputError, match=r"cannot be pushed to hf:org/albert-tea: .*refused"):
+        push(folder, "hf:org/albert-tea")
     with pytest.raises(InputError, match="write hf:OWNER/NAME"):
         push(folder, "tea")
