@@ -17,7 +17,7 @@ from albert.reports.corpus import CorpusFacts
 from albert.reports.evaluation import scores_table
 from albert.reports.page import flat, read_report
 from albert.reports.pretraining import held_out_corpora, held_out_table, points_of, run_table
-from albert.reports.sections import MISSING, Table, decimal, number, pairs_table, percent, points
+from albert.reports.sections import MISSING, Table, counted, decimal, number, pairs_table, percent, points
 from albert.tasks import Kind
 from data.errors import InputError
 from data.files import write_text
@@ -108,7 +108,8 @@ def _of_fine_tuning(report: Report, record: FineTuned, config: AlbertConfig) -> 
     if not report.evaluations:
         raise InputError(f"the report {report.title!r} is of no fine-tuning: choose one that is")
     compared = [model for comparison in report.evaluations for model in comparison.models]
-    if all(record.checksum not in model.checksums for model in compared):
+    row = next((model for model in compared if record.checksum in model.checksums), None)
+    if row is None:
         raise InputError(
             f"the report {report.title!r} has no scores of {record.checkpoint}, which this model was made "
             "from: choose its own run's report"
@@ -129,10 +130,11 @@ def _of_fine_tuning(report: Report, record: FineTuned, config: AlbertConfig) -> 
         "longest text in tokens": str(record.running.max_seq_length),
         "how to open it": record.opened_with(config),
     } | {f"dev {metric_name(name)}": points(score) for name, score in record.dev.items()}
-    parts = (
-        "## This model\n\n" + pairs_table(("", ""), facts).to_markdown(),
-        "Its row below is the mean of several runs; this one was the best on dev, which flatters it.",
-    )
+    mean = f"Its row below is the mean of {counted(len(row.seeds), 'run')}"
+    metric, score = next(iter(record.dev.items()))
+    if len(row.seeds) > 1 and score >= max(run.dev[metric] for run in row.seeds):
+        mean += "; this one was the best on dev, which flatters it"
+    parts = ("## This model\n\n" + pairs_table(("", ""), facts).to_markdown(), f"{mean}.")
     return header, parts, _FINE_TUNED_LIMITS
 
 

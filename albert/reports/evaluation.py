@@ -22,6 +22,7 @@ from albert.reports.sections import (
     size,
     spread,
 )
+from albert.tasks import Kind
 
 _CORRECTED = (
     "p is from Student's t, adjusted for the number of contrasts (Holm 1979) except for the primary one, "
@@ -50,6 +51,7 @@ def protocol(comparison: Comparison) -> str:
     examples = ", ".join(f"{name} {number(n)}" for name, n in comparison.examples.items())
     sentences = [
         *(_training(comparison) if trained else ["scored as the checkpoints are, without training"]),
+        *_scope(comparison),
         f"chance level on {comparison.split} is {points(comparison.chance)}",
         f"examples: {examples}",
     ]
@@ -67,7 +69,6 @@ def _training(comparison: Comparison) -> Iterator[str]:
     models = comparison.models
     seeds = counted(len(comparison.seeds), "seed")
     yield f"{seeds}; every model has the same seeds, order of examples and maximum number of epochs"
-    yield from _scope(comparison)
     swept = any(model.sweep for model in models)
     chosen = "the learning rate and the best epoch are" if swept else "the best epoch is"
     on_test = comparison.split == "test"
@@ -283,7 +284,7 @@ def _contamination_warnings(evaluations: Sequence[Comparison]) -> list[str]:
 def _overlap_warnings(evaluations: Sequence[Comparison]) -> list[str]:
     """A line for each task whose dev or test was trained on."""
     lines = {}
-    for comparison in evaluations:
+    for comparison in (one for one in evaluations if one.kind != Kind.SIMILARITY):  # which trains nothing
         for one in comparison.overlaps:
             share = (one.identical + one.near) / one.examples
             if (one.split, one.earlier) == ("test", "dev") and share > _MUCH_OVERLAP:

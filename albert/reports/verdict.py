@@ -45,9 +45,11 @@ def _over(comparison: Comparison, model: ModelResult) -> str:
     """Say what the difference varies over; only several pretraining runs speak of their recipe."""
     if model.is_fixed:
         return "without training"
-    seeds = counted(len(comparison.seeds), "seed")
-    runs = len(model.checkpoints)
-    return f"over {seeds}" if runs == 1 else f"by the recipe, over {runs} pretraining runs of {seeds}"
+    seeds, runs = counted(len(comparison.seeds), "seed"), len(model.checkpoints)
+    if runs == 1:
+        return f"over {seeds}"
+    of_seeds = f" of {seeds}" if any(seed.best_epoch for seed in model.seeds) else ""
+    return f"by the recipe, over {runs} pretraining runs{of_seeds}"
 
 
 def _drift(pretraining: PretrainResult | None) -> str:

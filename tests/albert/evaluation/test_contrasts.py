@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from albert.evaluation import pack, unpack
+from albert.reports import protocol
 from tests.albert.report_samples import (
     BASE,
     BETTER,
@@ -51,6 +52,12 @@ def test_runs_of_a_recipe_are_the_units_and_the_page_says_so():
     (difference,) = found.differences
     assert len(difference.values) == 3 and difference.values[0] == pytest.approx(0.0983, abs=1e-4)
     assert "by the recipe, over 3 pretraining runs of 3 seeds" in verdict(found)
+    as_they_are = (
+        replace(one, seeds=tuple(replace(seed, best_epoch=0) for seed in one.seeds)) for one in (BASE, recipe)
+    )
+    untrained = comparison(*as_they_are)
+    assert "of 3 seeds" not in verdict(untrained)
+    assert "without training. 3 pretraining runs of recipe." in protocol(untrained)
     # the spread of the pretraining runs counts, not that of the nine fine-tuning runs
     seeds = comparison(
         replace(BASE, seeds=BASE.seeds * 3, outcomes=pack(np.tile(unpack(BASE.outcomes), (3, 1, 1)))), one

@@ -287,6 +287,11 @@ def test_a_card_has_the_scores_of_the_models_own_run(tmp_path, tokenizer):
     write_report(report_of(comparison(model("other", [0.6, 0.6]))), page)
     with pytest.raises(InputError, match="has no scores of .*small, which this model was made from"):
         write_card(folder)
-    own = model("small", [0.8, 0.8], checksums=(one.checksum,))
-    write_report(report_of(comparison(model("other", [0.6, 0.6]), own)), page)
-    assert "| small | 80.0" in write_card(folder).read_text(encoding="utf-8")
+    of_runs = {"the mean of 1 run.": [0.8], "the mean of 2 runs; this one was the best on dev": [0.0, 0.0]}
+    for said, accuracies in of_runs.items():
+        own = model("small", accuracies, checksums=(one.checksum,))
+        write_report(report_of(comparison(model("other", [0.6] * len(accuracies)), own)), page)
+        card = write_card(folder)
+        text = card.read_text(encoding="utf-8")
+        assert f"| small | {100 * accuracies[0]:.1f}" in text and said in text
+        card.unlink()
