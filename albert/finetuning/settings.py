@@ -136,7 +136,11 @@ class FineTuneSettings(TuningOptions):
         for name, numbers in self.recipes().items():
             if len({_run_of(self.models[at]) for at in numbers}) < len(numbers):
                 raise ConfigError(f"{name} names one pretraining run twice: of each, one checkpoint counts")
-        if self.train is None and self.task.kind is not Kind.SIMILARITY:
+        kind, pooling = self.task.kind, self.running.pooling
+        if kind in (Kind.SPAN, Kind.TOKENS, Kind.SIMILARITY) and "cls" in pooling:
+            what = "the mean" if kind is Kind.SIMILARITY else "every token"
+            raise ConfigError(f"pooling={pooling}: a task of kind {kind} is read from {what}")
+        if self.train is None and kind is not Kind.SIMILARITY:
             raise ConfigError(f"no training file for {self.task.name}: pass --train")
         others = list(self.recipes())[1:]
         if self.primary is not None and self.primary not in others:

@@ -69,8 +69,8 @@ class ObjectiveOptions:
     def __post_init__(self) -> None:
         if self.mask_rates is None:
             return
-        if len(self.mask_rates) != 2 or not all(0 < rate < 1 for rate in self.mask_rates):
-            raise ConfigError(f"mask_rates={self.mask_rates}: give two, both between 0 and 1")
+        if len(self.mask_rates) != 2 or not all(0.01 <= rate <= 0.99 for rate in self.mask_rates):
+            raise ConfigError(f"mask_rates={self.mask_rates}: give two, both from 0.01 to 0.99")
         if self.masking == "static":
             raise ConfigError("mask_rates needs masking='dynamic': stored masks have a rate already")
 

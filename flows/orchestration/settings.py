@@ -123,6 +123,11 @@ class PretrainingOptions(TrainingOptions):
     """Processes on this machine, one a GPU (进程数)."""
     workspace: Place = Field(default_factory=default_place)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.evaluation.max_forgetting is not None and not (self.mix or self.then):
+            raise ConfigError("evaluation.max_forgetting is about corpora mixed in: give --mix too")
+
 
 @options
 class CorporaOptions:

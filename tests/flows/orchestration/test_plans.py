@@ -75,6 +75,8 @@ REFUSED = {
         ({"mix": ["general"]}, "'general': give a corpus and its share as NAME:SHARE"),
         ({"mix": ["nothing:0.2"]}, "no corpus 'nothing' in this workspace"),
         ({"mix": ["tea:0.2"]}, "tea:0.2: that is the corpus itself"),
+        ({"objective": {"mask_rates": [0.001, 0.15]}}, "give two, both from 0.01 to 0.99"),
+        ({"evaluation": {"max_forgetting": 0.1}}, "is about corpora mixed in: give --mix"),
     ],
     "fine-tune": [
         ({"task": "HERE/task.yaml"}, "no column 'sentence'"),
@@ -85,6 +87,7 @@ REFUSED = {
         ({"corpora": {"domain": "law"}, "workspace": "MADE"}, "no corpus 'law' in this workspace"),
         ({"run": "../run"}, "run '../run': use 1 to 64 letters"),
         ({"seeds": [1, 1]}, "give one or more, each once"),
+        ({"task": "lcqmc-probe", "running": {"pooling": "cls"}}, "of kind similarity is read from the mean"),
         ({"seeds": [-1]}, "seeds.0='-1': it must be greater than or equal to 0"),
     ],
     "train-tokenizer": [
