@@ -262,7 +262,8 @@ def judge(
     with device_slot(place):
         result = compare(plan, place, corpora, facts, workers=options.workers, stepwise=not is_extra)
     record(place, f"experiment-{one.name}-{labels}{'-more' if is_extra else ''}", result)
-    result = replace(result, task=f"{result.task} with {labels:,} labels")
+    learnt = min(labels, result.examples["train"])  # a small task has fewer
+    result = replace(result, task=f"{result.task} with {learnt:,} labels")
     if labels == options.labels[0] and not is_extra:
         return result
     return judge_again(replace(result, primary=None), stepwise=not is_extra)

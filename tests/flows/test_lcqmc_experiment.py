@@ -30,7 +30,7 @@ def test_two_fields_are_each_judged_on_both_tasks(tokenizer, prefect_server, tmp
     general, domain = few_texts(tmp_path)
     field = {"text": domain, "task": "tea-topics", **few_examples(tmp_path)}
     given = {"general": general, "first": field | {"name": "first"}, "second": field | {"name": "second"}}
-    given |= {"init": base, "scale": 1e-6, "labels": "40,20", "base_shares": 0.5, "pretraining_seeds": 0}
+    given |= {"init": base, "scale": 1e-6, "labels": "40,60", "base_shares": 0.5, "pretraining_seeds": 0}
     given |= {"batch_tokens": 512, "workers": 1, "workspace": tmp_path / "w"}
     given["fine_tuning"] = {"seeds": 0, "epochs": 1, "learning_rate": 1e-3, "baselines": "no"}
     given["fine_tuning"]["optimizer"] = {"max_restarts": 0}
@@ -46,7 +46,9 @@ def test_two_fields_are_each_judged_on_both_tasks(tokenizer, prefect_server, tmp
     steps = [(one["model"], one["baseline"]) for one in metrics["evaluations"][0]["steps"]]
     assert steps == [("base", "second"), ("general", "base"), ("first", "general")]
     examples = [one["examples"]["train"] for one in metrics["evaluations"]]
-    assert examples == [40, 40, 20, 20, 40, 40]
+    assert examples == [40, 40, 48, 48, 40, 40]  # the files have no more
+    titles = [one["task"] for one in metrics["evaluations"]]
+    assert titles == [f"tea-topics with {count} labels" for count in examples]
     runs = metrics["settings"]
     same = {name: one for name, one in runs.items() if name.startswith("pretraining: ")}
     assert len(same) == 3
