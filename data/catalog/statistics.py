@@ -317,7 +317,9 @@ class Statistics:
             with new as (select * from {new}), old as (select * from {old}),
             kept as (select * from new where dropped_reason is null),
             had as (select * from old where dropped_reason is null),
-            reasons as (select doc_id, min(dropped_reason) as reason from new group by doc_id)
+            reasons as (
+                select doc_id, min(dropped_reason) as reason from new
+                where dropped_reason <> 'duplicate' group by doc_id)
             select 'added' as change, doc_id, source_uri, chars, null as reason
             from kept anti join had using (doc_id)
             union all

@@ -6,6 +6,7 @@ import torch
 from datasets.distributed import split_dataset_by_node
 
 from data.catalog import collect_garbage, open_workspace
+from data.cleaning import DuplicateRules
 from data.errors import InputError
 from data.tokenization import WordPieceTokenizer
 from data.tokenization.wordpiece import SPECIAL_TOKENS
@@ -141,6 +142,16 @@ def test_versions_duplicates_and_new_words_are_compared(tea):
         open_workspace(tea.root, newest={"coffee": 1})
     with pytest.raises(InputError, match=r"no version 9 of tea \(there is: 2\)"):
         open_workspace(tea.root, newest={"tea": 9})
+
+
+def test_a_removed_document_has_the_reason_why_its_first_copy_is_dropped(tea):
+    first = sample_texts()[0]
+    tea.put("a", first, f"{first}好。", f"{first}好。")
+    tea.refresh(duplicates=DuplicateRules(near=None))
+    tea.refresh()
+    with open_workspace(tea.root) as opened:
+        ((change, _, _, _, reason),) = opened.changed_documents("tea").fetchall()
+    assert (change, reason) == ("removed", "near_duplicate")
 
 
 def test_an_older_version_is_read_with_the_vocabulary_and_the_settings_it_was_made_with(tea, tokenizer):
