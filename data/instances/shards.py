@@ -240,9 +240,12 @@ def mask_vocabulary(tokenizer: Tokenizer, similar: SimilarWords | None = None) -
 def write_shard(
     instances: pa.Table, documents: pa.Table, workspace: Workspace, corpus: str
 ) -> tuple[str, str, str, str]:
-    """Write both files of a shard; return the path and sha256 of each, the first fields of `Shard`."""
-    path = write_table(instances, workspace.shards(corpus))
+    """Write both files of a shard; return the path and sha256 of each, the first fields of `Shard`.
+
+    The name of the first begins with the other's: the same instances can come of documents at other places.
+    """
     documents_path = write_table(documents, workspace.documents(corpus))
+    path = write_table(instances, workspace.shards(corpus), f"{documents_path.stem}-")
     return workspace.relative(path), sha256(path), workspace.relative(documents_path), sha256(documents_path)
 
 

@@ -208,3 +208,15 @@ def test_the_sources_of_documents_are_where_they_stand_now(tea):
     with open_workspace(tea.root) as opened:
         for question in (opened.unknown_by_source, opened.coverage_by_source, opened.source_shares):
             assert {Path(row[0]).name for row in question("tea").fetchall()} == {"new.jsonl", "other.jsonl"}
+
+
+def test_a_version_keeps_its_texts_when_a_later_one_makes_the_same_instances_of_moved_documents(tea):
+    tea.put("old", *sample_texts()[:8])
+    tea.refresh()
+    tea.refresh(seed=1)
+    (tea.raw / "old.jsonl").rename(tea.raw / "new.jsonl")
+    tea.refresh()
+    for version, name in ((1, "old"), (3, "new")):
+        with open_workspace(tea.root, newest={"tea": version}) as opened:
+            places = opened.sql("select source_uri from document_texts").fetchall()
+        assert {Path(uri).stem for (uri,) in places} == {name}
