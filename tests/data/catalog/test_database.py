@@ -108,3 +108,21 @@ def test_a_strangers_catalog_removes_nothing_outside_its_workspace(made, tmp_pat
     with pytest.raises(InputError, match="outside': use 1 to 64 letters"):
         collect_garbage(Workspace(copy))
     assert outside.is_dir()
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_a_first_writer_that_is_killed_does_not_leave_a_workspace_whose_catalog_is_lost(
+    tmp_path, monkeypatch, renames
+):
+    place, rename, done = Workspace(tmp_path), os.replace, []
+
+    def rename_or_die(*paths):
+        if len(done) == renames:
+            raise KeyboardInterrupt
+        done.append(rename(*paths))
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), write_catalog(place):
+        patch.setattr(os, "replace", rename_or_die)
+    with write_catalog(place) as db:
+        assert db.execute("from corpora").fetchall() == []
+    assert place.catalog.read_bytes() == place.catalog_copy.read_bytes()
