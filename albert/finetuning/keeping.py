@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 
 from albert.checkpoints import TASK_FILE
 from albert.finetuning.cache import run_key
@@ -94,5 +95,6 @@ class KeptModels:
             raise InputError(f"{target} is there and no fine-tuned model: name another --run")
         if not (self.place(key) / TASK_FILE).is_file():
             train_again(candidate, run)
-        shutil.rmtree(target, ignore_errors=True)
+        if target.exists():  # removing takes longer than renaming, and this process may be killed
+            os.replace(target, self.place(f"{key}-{token_hex(4)}"))
         os.replace(self.place(key), target)

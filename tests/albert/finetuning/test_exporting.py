@@ -17,6 +17,7 @@ from albert.finetuning import (
     fine_tune_one,
     load_fine_tuned,
     predict_file,
+    read_fine_tuned,
     run_key,
 )
 from albert.reports import write_card, write_report
@@ -148,6 +149,33 @@ def test_of_each_model_the_best_seed_on_dev_is_kept(tmp_path, tokenizer):
     # each has a folder of its own, and none above
     assert [keep(best, name)[-1] for name in ("a b", "..", "模型 一")] == ["small", "small", "模型-一"]
     assert keep(best, "a-b") == ["a-b", "a-b-2", "model", "small", "模型-一"]
+
+
+def test_a_kept_model_is_whole_even_if_the_process_is_killed_while_it_removes_the_one_before(
+    tmp_path, tokenizer, monkeypatch
+):
+    one, _ = candidate(tmp_path, tokenizer, "single")
+    runs, kept = [fine_tune_one(one, seed, 3e-3) for seed in (0, 1)], KeptModels(tmp_path / "kept", False)
+
+    def keep(run):
+        def train(candidate, run):
+            given = candidate, run.result.seed, run.result.learning_rate
+            fine_tune_one(*given, kept.place(run_key(*given)))
+
+        kept.choose([ModelRuns(name="small", candidates=(one,), runs=[run])], train)
+
+    def die(folder, **options):
+        for path in folder.glob("task.json"):
+            path.unlink()
+        raise KeyboardInterrupt
+
+    keep(runs[0])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", die)
+        keep(runs[1])
+    keep(runs[1])
+    assert read_fine_tuned(kept.folder / "small").run == run_key(one, 1, 3e-3)
+    assert [path.name for path in kept.folder.iterdir()] == ["small"]
 
 
 def test_of_finished_runs_the_best_weights_stay(tmp_path, tokenizer):
