@@ -24,6 +24,7 @@ from data.files import write_text
 from data.options import values_of
 from data.refresh import GateRules, InstanceRules
 from data.storage import is_remote
+from data.tokenization import TOKENIZER_CONFIG
 from data.workspace import Workspace
 from flows.continued_pretraining import continued_pretraining
 from flows.fine_tune import FineTuneOutcome, fine_tune
@@ -182,7 +183,8 @@ def vocabulary(init: str, sources: Sequence[str], vocab_size: int, workspace: st
         return str(find_source(init).vocabulary)
     places = sorted(one if is_remote(one) else str(Path(one).resolve()) for one in sources)
     name = f"end-to-end-{vocab_size}-{hashlib.sha256(json.dumps(places).encode()).hexdigest()[:8]}"
-    if not (Workspace(Path(workspace)).tokenizers / name).is_dir():
+    # its last file: a killed run leaves a folder without it
+    if not (Workspace(Path(workspace)).tokenizers / name / TOKENIZER_CONFIG).is_file():
         train_tokenizer(source=tuple(sources), vocab_size=vocab_size, name=name, workspace=workspace)
     return name
 

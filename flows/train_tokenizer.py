@@ -5,6 +5,7 @@ from pathlib import Path
 
 from data.catalog import Version, open_workspace
 from data.errors import InputError
+from data.files import TEMPORARY_SUFFIX
 from data.refresh import read_sentences
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 from data.tokenization import train_tokenizer as learn
@@ -39,7 +40,7 @@ def train_tokenizer(options: TokenizerOptions, sources: list[str] | Version) -> 
 
 def refuse_another(folder: Path, tokenizer: Tokenizer) -> None:
     """Raise InputError if a folder holds a different vocabulary: corpora may have been made with it."""
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if all(path.suffix == TEMPORARY_SUFFIX for path in folder.glob("*")):  # none, or a killed writer's
         return
     if tokenizer.vocabulary != load_tokenizer(find_tokenizer(str(folder))).vocabulary:
         raise InputError(

@@ -14,6 +14,8 @@ TEXTS = {"tea": "绿茶不发酵。红茶全发酵。", "law": "本法自公布�
 def test_another_vocabulary_does_not_take_the_place_of_one_that_is_there(tmp_path, kind):
     tea, law = (train_tokenizer([TEXTS[name]] * 9, kind=kind, vocab_size=100) for name in ("tea", "law"))
     folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "vocab.txt.0123abcd.tmp").touch()  # of a killed run
     refuse_another(folder, tea)
     tea.save(folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -31,5 +33,10 @@ def test_an_end_to_end_run_on_other_text_learns_a_vocabulary_of_its_own(tmp_path
     sources = [[str(tmp_path / f"{name}.txt") for name in names] for names in given]
     made = [vocabulary("tiny", paths, 100, str(tmp_path / "w")) for paths in sources]
     assert made[0] == made[2] != made[1] and made[3] == made[4] and len(set(made)) == 3
-    known = [load_tokenizer(tmp_path / "w" / "tokenizers" / name / "vocab.txt") for name in made]
+    folders = [tmp_path / "w" / "tokenizers" / name for name in made]
+    known = [load_tokenizer(folder / "vocab.txt") for folder in folders]
     assert ["法" in one.vocabulary for one in known] == [False, True, False, True, True]
+    for path in folders[0].iterdir():  # as a run leaves it that is killed when it begins to write
+        path.unlink()
+    vocabulary("tiny", sources[0], 100, str(tmp_path / "w"))
+    assert load_tokenizer(folders[0] / "vocab.txt").vocabulary == known[0].vocabulary
