@@ -23,7 +23,7 @@ from albert.pretraining.settings import (
     read_settings,
     write_settings,
 )
-from albert.pretraining.state import BEGIN_ANEW, list_checkpoints
+from albert.pretraining.state import BEGIN_ANEW, list_checkpoints, remove_unfinished
 from albert.pretraining.tracking import check_tracker
 from albert.runtime import Process
 from data.errors import ConfigError, InputError
@@ -190,6 +190,7 @@ def prepare_folder(settings: PretrainSettings) -> None:
     folder = settings.run_folder
     folder.mkdir(parents=True, exist_ok=True)
     forget_failure(folder)
+    remove_unfinished(folder)
     if settings.resume == "never":
         (folder / RESULT_FILE).unlink(missing_ok=True)
         for checkpoint in list_checkpoints(folder):

@@ -181,12 +181,17 @@ def read_trainer_state(folder: Path) -> TrainerState:
 def remove_old_checkpoints(run_folder: Path, step: int, keep: int, best_step: int | None = None) -> None:
     """Remove all but the newest `keep` checkpoints up to `step` and the best one.
 
-    Later ones are removed too, as the run was rolled back, and the leftovers of a killed writer.
+    Later ones are removed too, as the run was rolled back.
     """
     found = list_checkpoints(run_folder)
     newest = [folder for folder in found if step_of(folder) <= step][:keep]
     for folder in found:
         if folder not in (*newest, checkpoint_folder(run_folder, best_step or -1)):
-            shutil.rmtree(folder)
+            os.replace(folder, run_folder / f"{_WRITING}{folder.name}")  # else a kill may leave a part of it
+    remove_unfinished(run_folder)
+
+
+def remove_unfinished(run_folder: Path) -> None:
+    """Remove what is left of checkpoints that a killed process was writing or removing."""
     for folder in run_folder.glob(f"{_WRITING}*"):
         shutil.rmtree(folder)

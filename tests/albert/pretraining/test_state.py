@@ -1,6 +1,8 @@
 """What a checkpoint keeps beside the model: the optimiser's state, the place in the data, the second head."""
 
+import shutil
 from typing import get_args
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -10,9 +12,22 @@ from albert.batching.stream import Cursor
 from albert.learning_rate import OptimizerName
 from albert.model import PretrainingObjective
 from albert.optim import make_optimizer
-from albert.pretraining import Event, TrainerState, is_whole, read_trainer_state
+from albert.pretraining import (
+    Event,
+    TrainerState,
+    is_whole,
+    list_checkpoints,
+    read_trainer_state,
+    step_of,
+)
 from albert.pretraining.sentinel import Trend
-from albert.pretraining.state import Best, load_tensors, remove_old_checkpoints, save_checkpoint
+from albert.pretraining.state import (
+    Best,
+    load_tensors,
+    remove_old_checkpoints,
+    remove_unfinished,
+    save_checkpoint,
+)
 from tests.conftest import small_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -89,11 +104,16 @@ def test_a_checkpoint_with_one_damaged_file_is_not_whole(saved, file, content):
     assert not is_whole(saved)
 
 
-def test_the_newest_up_to_a_step_and_the_best_are_kept(tmp_path):
+def test_the_newest_up_to_a_step_and_the_best_are_kept(tmp_path, monkeypatch):
     for step in (4, 8, 12, 16, 100):
         (tmp_path / f"checkpoint-{step}").mkdir()
     for other in ("writing-20", "checkpoint-of-mine"):
         (tmp_path / other).mkdir()
-    remove_old_checkpoints(tmp_path, 16, keep=2, best_step=4)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", Mock(side_effect=KeyboardInterrupt))
+        remove_old_checkpoints(tmp_path, 16, keep=2, best_step=4)
+    # no one takes what a killed process was removing for a checkpoint
+    assert [step_of(folder) for folder in list_checkpoints(tmp_path)] == [16, 12, 4]
+    remove_unfinished(tmp_path)
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["checkpoint-12", "checkpoint-16", "checkpoint-4", "checkpoint-of-mine"]
