@@ -58,6 +58,11 @@ def _read_manifest(store: RemoteFolder, path: str) -> Manifest:
     return replace(manifest, number=int(PurePosixPath(path).stem))
 
 
+def _read_newest(store: RemoteFolder) -> Manifest:
+    manifests = list(store.sizes("manifests"))
+    return _read_manifest(store, manifests[-1]) if manifests else Manifest()
+
+
 def _read_base(workspace: Workspace, url: str) -> Manifest:
     path = workspace.root / INDEX
     base = MANIFEST.validate_json(path.read_bytes()) if path.is_file() else Manifest(url=url)
@@ -97,10 +102,9 @@ def _conflict(store: RemoteFolder, workspace: Workspace) -> InputError:
 
 def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = False) -> Manifest:
     """Make a copy equal to what is published, unless only the copy changed; InputError if both did."""
-    base, manifests = _read_base(workspace, store.url), list(store.sizes("manifests"))
-    if not (manifests or may_be_empty):
+    base, newest = _read_base(workspace, store.url), _read_newest(store)
+    if not (newest.number or may_be_empty):
         raise InputError(f"nothing is published at {store.url}")
-    newest = _read_manifest(store, manifests[-1]) if manifests else Manifest()
     workspace.root.mkdir(parents=True, exist_ok=True)
     if newest.number == base.number:
         return newest
@@ -147,8 +151,10 @@ def publish(store: RemoteFolder, workspace: Workspace) -> Manifest:
         store.create(
             f"manifests/{manifest.number:08}.json", MANIFEST.dump_json(manifest, exclude={"url", "times"})
         )
-    except FileExistsError:
-        raise _conflict(store, workspace) from None
+    except FileExistsError:  # this copy's own, if it was killed then, or never heard that it was created
+        manifest = _read_newest(store)
+        if manifest.files != files:
+            raise _conflict(store, workspace) from None
     _write_base(workspace, store.url, manifest)
     _prune(store)
     return manifest

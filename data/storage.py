@@ -139,7 +139,7 @@ class RemoteFolder:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """List the files of an inner folder by path, in order, with their bytes."""
-        self.files.invalidate_cache()
+        self.files.invalidate_cache(folder)
         with reaching(self.url, FileNotFoundError):
             try:
                 entries = self.files.find(folder, detail=True)

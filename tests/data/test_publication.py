@@ -29,18 +29,22 @@ pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 
 
-def publish_and_die(url, folder, sent):
-    """Publish like `push`, killed after `sent` files, or after all files but the manifest."""
+def publish_and_die(url, folder, sent, has_manifest=False):
+    """Publish like `push`, killed after `sent` files, after all files but the manifest, or after that."""
     store = RemoteFolder(url)
     with writer_lock(store):
-        put, paths = store.files.put_file, []
+        put, paths, make = store.files.put_file, [], store.create
 
         def put_file(path, place):
             paths.append(path)
             put(path, place) if len(paths) <= sent else os.kill(os.getpid(), signal.SIGKILL)
 
-        store.files.put_file = put_file
-        store.create = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        def create(*given):
+            if has_manifest:
+                make(*given)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        store.files.put_file, store.create = put_file, create
         publish(store, Workspace(folder))
 
 
@@ -149,7 +153,7 @@ def test_another_machine_pulls_the_same_bytes_and_continues(url, one, two):
 
 
 def test_an_interrupted_publication_leaves_the_previous_one(url, one, two):
-    """Killed among the files, then before the manifest."""
+    """Killed among the files, before the manifest, and after it, which this copy does not know of then."""
     send(url, one)
     before = instances(one)
     one.put("new", NEW)
@@ -163,6 +167,11 @@ def test_an_interrupted_publication_leaves_the_previous_one(url, one, two):
     assert send(url, one).number == 2
     get(url, two)
     assert instances(two) == instances(one) != before
+    one.put("newer", NEW[:-1])
+    one.refresh()
+    begin(publish_and_die, url, one.root, 10**9, True).join()
+    assert send(url, one).number == 3 == get(url, two).number
+    assert instances(two) == instances(one)
 
 
 def test_a_workspace_whose_catalog_is_lost_is_not_published(url, one, two):
