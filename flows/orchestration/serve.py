@@ -159,9 +159,10 @@ class Services:
             raise
         finally:
             address.unlink(missing_ok=True)
-            for name in ("runner", "server"):
+            # runs notice that their runner is gone, which could not cancel them without a server
+            for name, number in (("runner", signal.SIGKILL), ("server", signal.SIGINT)):
                 if part := self.parts.get(name):
-                    end([part], STOP_SECONDS, signal.SIGINT if name == "server" else signal.SIGTERM)
+                    end([part], STOP_SECONDS, number)
 
     def keep(self, name: str) -> None:
         """Start a part, for the first time or after it has ended."""
