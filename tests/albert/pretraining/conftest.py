@@ -7,7 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from albert.pretraining import PretrainSettings
+from albert.batching import TrainingData
+from albert.pretraining import PretrainSettings, check_start
+from albert.pretraining.start import phases
+from albert.pretraining.trainer import Trainer
+from albert.runtime import Process
 from tests.conftest import save_small_model
 from tests.corpora import make_corpus
 
@@ -38,16 +42,19 @@ def corpora(tmp_path_factory, samples, vocabulary_file):
 
 
 @pytest.fixture
-def settings(tmp_path, small, vocabulary_file):
-    """A short run without shards: a file of tests adds them."""
+def settings(tmp_path, small, vocabulary_file, corpora):
+    """A run of sixteen steps on corpus tea."""
     return PretrainSettings(
         run_folder=tmp_path / "run",
-        shards=(),
+        shards=corpora["tea"],
         tokenizer_folder=vocabulary_file.parent,
         init=str(small),
+        steps=16,
         batch_tokens=512,
         held_out_share=0.1,
+        learning_rate=2e-3,
         evaluation={"held_out_tokens": 2000, "every": 4, "full_tokens": 0},
+        running={"log_every": 1},
     )
 
 
@@ -58,6 +65,18 @@ def with_options(settings, **options):
         for name, value in options.items()
     }
     return replace(settings, **values)
+
+
+def trainer_of(settings, process=None):
+    return Trainer(settings, check_start(settings), 1e-3, process or Process())
+
+
+def steps_of(trainer):
+    """Steps of its data, without end, or of its process's part of them."""
+    given = {"accumulate": trainer.settings.running.accumulate or 1}
+    given |= {"rank": trainer.process.rank, "world_size": trainer.process.world_size}
+    data = TrainingData(list(trainer.streams.values()), phases(trainer.settings), **given)
+    return data.steps(trainer.state.data)
 
 
 def weights(folder):
@@ -72,10 +91,3 @@ def assert_same(first, second):
     a, b = (weights(one) if isinstance(one, Path) else one for one in (first, second))
     assert a.keys() == b.keys()
     assert [name for name in a if not torch.equal(a[name], b[name])] == []
-
-
-@pytest.fixture
-def sixteen_steps(settings, corpora):
-    """Settings of a run of sixteen steps on corpus tea."""
-    shards = corpora["tea"]
-    return with_options(settings, shards=shards, steps=16, learning_rate=2e-3, running={"log_every": 1})

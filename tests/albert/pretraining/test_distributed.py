@@ -27,13 +27,13 @@ from tests.conftest import save_small_model
 
 
 @pytest.fixture
-def settings(sixteen_steps, tmp_path, corpora, tokenizer):
+def settings(settings, tmp_path, corpora, tokenizer):
     shape = {"hidden_dropout_prob": 0.1, "max_position_embeddings": 64}
     init = str(save_small_model(tmp_path / "small", tokenizer, **shape))
     # without sentence order: some batches leave that head without a gradient
     mix = (Corpus(name="general", shards=corpora["general"], share=0.4, held_out_share=0.1),)
     given = {"running": {"accumulate": 4, "precision": "fp32"}, "evaluation": {"every": 5}}
-    ten_steps = replace(sixteen_steps, steps=10, batch_tokens=1024, tokenizer_folder=None)
+    ten_steps = replace(settings, steps=10, batch_tokens=1024, tokenizer_folder=None)
     return with_options(ten_steps, init=init, mix=mix, **given)
 
 

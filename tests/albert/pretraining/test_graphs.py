@@ -8,23 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from albert.batching import Shape, TrainingData, flatten
+from albert.batching import Shape, flatten
 from albert.model import Batch, pack
-from albert.pretraining import Corpus, check_start
+from albert.pretraining import Corpus
 from albert.pretraining.graphs import WARM_UP, StepGraphs
-from albert.pretraining.start import phases
 from albert.pretraining.trainer import PreparedStep, Trainer
 from albert.runtime import Process
-from tests.albert.pretraining.conftest import with_options
+from tests.albert.pretraining.conftest import steps_of, trainer_of, with_options
 from tests.conftest import save_small_model
 
 STEPS = 2 * WARM_UP + 4
 
 
 @pytest.fixture
-def settings(settings, corpora):
-    running = {"precision": "fp32", "accumulate": 2}
-    return with_options(settings, shards=corpora["tea"], steps=STEPS, running=running)
+def settings(settings):
+    return with_options(settings, steps=STEPS, running={"precision": "fp32", "accumulate": 2})
 
 
 @pytest.fixture
@@ -34,12 +32,9 @@ def unordered(corpora):
 
 def prepare(settings, *, graphs: bool) -> tuple[Trainer, list[PreparedStep]]:
     """A trainer, and its steps ready on its device."""
-    start = check_start(settings)
-    trainer = Trainer(settings, start, 1e-3, Process())
+    trainer = trainer_of(settings)
     trainer.graphs = trainer.make_graphs() if graphs else None
-    accumulate = settings.running.accumulate
-    data = TrainingData(list(start.streams.values()), phases(settings), accumulate=accumulate)
-    return trainer, [trainer.prepare(step) for step in islice(data.steps(trainer.state.data), STEPS)]
+    return trainer, [trainer.prepare(step) for step in islice(steps_of(trainer), STEPS)]
 
 
 def train(settings, *, graphs: bool) -> tuple[Trainer, list[float]]:
@@ -157,8 +152,7 @@ def test_a_resumed_run_pads_the_same_batches_and_arrives_at_the_same_bits(settin
         resumed, _ = prepare(settings, graphs=False)
         resumed.resume()
         resumed.graphs = resumed.make_graphs()
-        rest = TrainingData(list(resumed.streams.values()), phases(settings), accumulate=2)
-        for step in islice(rest.steps(resumed.state.data), STEPS - before):
+        for step in islice(steps_of(resumed), STEPS - before):
             resumed.step(resumed.prepare(step))
         assert all(resumed.graphs._graphs.values()) and resumed.state.step == STEPS
         for p, q in zip(straight.objective.parameters(), resumed.objective.parameters(), strict=True):

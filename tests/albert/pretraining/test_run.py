@@ -39,11 +39,6 @@ from tests.albert.pretraining.conftest import assert_same, weights, with_options
 from tests.conftest import save_small_model, small_model
 
 
-@pytest.fixture
-def settings(sixteen_steps):
-    return sixteen_steps
-
-
 def test_a_mixed_in_corpus_is_evaluated_by_itself(settings, corpora):
     mix = (Corpus(name="general", shards=corpora["general"], share=0.3, held_out_share=0.1),)
     result = pretrain(replace(settings, mix=mix))
@@ -104,6 +99,9 @@ def test_corpora_that_cannot_be_trained_on_together_are_refused(settings, corpor
         replace(settings, mix=tuple(Corpus(name=n, shards=corpora["general"], share=0.5) for n in "ab"))
     with pytest.raises(ConfigError, match="a share must lie between 0 and 1"):
         Corpus(name="a", shards=corpora["general"], share=1.0)
+    (tmp_path / "bad.parquet").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="not an instance shard"):
+        check_start(replace(settings, shards=(tmp_path / "bad.parquet",)))
     save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=64)
     then = Corpus(name="tea-128", shards=corpora["tea-128"], share=0.5)
     with pytest.raises(
@@ -117,7 +115,7 @@ def test_corpora_that_cannot_be_trained_on_together_are_refused(settings, corpor
 def test_kernels_that_cannot_run_are_refused_before_anything_is_written(settings, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")
     monkeypatch.setattr(kernels.dispatch, "_choice", "triton")
-    with pytest.raises(kernels.KernelError, match="the tensors are on cpu"):
+    with pytest.raises(kernels.KernelError, match="the tensors are on cpu: move them to a GPU"):
         pretrain(settings)
     assert not settings.run_folder.exists()
 

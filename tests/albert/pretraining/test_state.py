@@ -68,20 +68,14 @@ def test_optimiser_place_and_second_head_come_back_as_they_were(tmp_path, tokeni
 
 
 @pytest.fixture
-def save(tmp_path, tokenizer):
-    """Writes a checkpoint of a run that stands at a step."""
+def saved(tmp_path, tokenizer):
+    """A checkpoint written over one of the same step, and over what a killed writer left."""
     objective = objective_of(tokenizer)
     optimizer = make_optimizer("adamw", objective, 1e-3, 0.01)
-    return lambda **state: save_checkpoint(tmp_path, objective, optimizer, TrainerState(**state), None)
-
-
-@pytest.fixture
-def saved(tmp_path, save):
-    """A checkpoint written over one of the same step, and over what a killed writer left."""
-    save(step=7, tokens=1)
+    save_checkpoint(tmp_path, objective, optimizer, TrainerState(step=7, tokens=1), None)
     (tmp_path / "writing-7").mkdir()
     (tmp_path / "writing-7" / "half a file").write_text("left")
-    return save(step=7, tokens=2)
+    return save_checkpoint(tmp_path, objective, optimizer, TrainerState(step=7, tokens=2), None)
 
 
 def test_a_checkpoint_takes_the_place_of_an_older_one_and_of_what_was_left_of_one(saved):

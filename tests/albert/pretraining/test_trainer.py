@@ -4,35 +4,30 @@ import os
 import signal
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
-from albert.batching import StepData, TrainingData, pack_batch
+from albert.batching import StepData, pack_batch
 from albert.learning_rate import learning_rate_at
 from albert.model import PretrainingObjective
 from albert.optim import Lamb
 from albert.pretraining import Corpus, check_start, list_checkpoints, pretrain
 from albert.pretraining.progress import StepRecord
 from albert.pretraining.sentinel import Trend
-from albert.pretraining.start import phases
 from albert.pretraining.state import Best
 from albert.pretraining.trainer import REVIEW_INTERVAL, Trainer
 from albert.runtime import Process
-from tests.albert.pretraining.conftest import with_options
+from data.files import sha256
+from tests.albert.pretraining.conftest import steps_of, trainer_of, with_options
 
 
 @pytest.fixture
-def settings(settings, corpora):
-    running = {"precision": "fp32", "log_every": 1}
-    return with_options(settings, shards=corpora["tea"], steps=3, running=running)
-
-
-def trainer_of(settings, process=None):
-    return Trainer(settings, check_start(settings), 1e-3, process or Process())
+def settings(settings):
+    return with_options(settings, steps=3, running={"precision": "fp32"})
 
 
 def take(trainer, data):
@@ -57,12 +52,6 @@ def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings, corpora, corpus
     assert parts.state.tokens == whole.state.tokens > 0
     for p, q in zip(parts.objective.parameters(), whole.objective.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-7)
-
-
-def steps_of(trainer):
-    """Steps of its data, without end."""
-    data = TrainingData(list(trainer.streams.values()), phases(trainer.settings))
-    return data.steps(trainer.state.data)
 
 
 def test_the_rate_of_a_step_is_the_schedules_at_the_steps_before_it(settings):
@@ -152,7 +141,7 @@ def test_each_corpus_has_figures_and_a_trend_of_its_own(settings):
     assert set(trainer.state.trends) == {0, 1}
 
 
-def test_every_batch_has_dropout_of_its_own(settings, tmp_path, monkeypatch):
+def test_every_batch_has_dropout_of_its_own_and_every_seed_weights(settings, tmp_path, monkeypatch):
     seeds, forward = [], PretrainingObjective.forward
 
     def noting(objective, batch):
@@ -161,10 +150,10 @@ def test_every_batch_has_dropout_of_its_own(settings, tmp_path, monkeypatch):
         return forward(objective, batch)
 
     monkeypatch.setattr(PretrainingObjective, "forward", noting)
-    pretrain(with_options(settings, running={"accumulate": 2}, run_folder=tmp_path / "run"))
-    assert len(set(seeds)) == len(seeds) == 6
-    pretrain(with_options(settings, running={"accumulate": 2}, seed=1, run_folder=tmp_path / "other"))
+    settings = with_options(settings, running={"accumulate": 2})
+    first, other = (pretrain(replace(settings, seed=n, run_folder=tmp_path / f"{n}")) for n in (0, 1))
     assert len(set(seeds)) == len(seeds) == 12
+    assert sha256(first.checkpoint / "model.safetensors") != sha256(other.checkpoint / "model.safetensors")
 
 
 def test_an_operation_that_varies_is_refused_while_a_run_is_deterministic(settings, tmp_path, monkeypatch):
@@ -281,10 +270,7 @@ def test_gradients_are_exchanged_once_a_step_however_many_parts_it_has(settings,
         return summed
 
     trainer.module.register_comm_hook(None, note)
-    source = TrainingData(
-        list(trainer.streams.values()), phases(settings), accumulate=6, rank=0, world_size=2
-    )
-    for step, _ in zip(source.steps(trainer.state.data), range(4), strict=False):
+    for step in islice(steps_of(trainer), 4):
         assert len(step.batches) == 3
         take(trainer, step)
     assert exchanged.count(True) == 4
