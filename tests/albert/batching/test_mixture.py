@@ -72,12 +72,6 @@ def test_processes_share_out_the_same_batches(corpora, world_size):
             assert same(parts[i % world_size][number].batches[i // world_size], batch)
 
 
-def test_phases_take_turns_and_a_share_of_nothing_gives_nothing(corpora):
-    phases = [Phase(20, (1.0, 0.0)), Phase(40, (0.0, 1.0))]
-    drawn = [step.corpora for step in steps_of(data(corpora, phases), 40)]
-    assert drawn == [[0]] * 20 + [[1]] * 20
-
-
 def test_phases_count_the_steps_that_were_not_rolled_back(corpora):
     phases = [Phase(20, (0.7, 0.3)), Phase(40, (0.0, 1.0))]
     after = steps_of(data(corpora, phases, accumulate=2), 25)[-1].after

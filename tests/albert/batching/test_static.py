@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from albert.batching import Shape, flatten, pad, unflatten, weights_of
-from albert.model import AlbertConfig, Batch, PretrainingModel, pack
+from albert.model import Batch, pack
+from tests.albert.model.test_encoder import SMALL, random_model
 
 SHAPE = Shape(tokens=40, sequences=7, masked=6, longest=16, is_ordered=True)
 
@@ -38,13 +39,9 @@ def test_a_batch_comes_out_of_its_buffer_as_it_went_in(is_ordered):
 @pytest.mark.parametrize("is_ordered", [True, False])
 def test_losses_and_gradients_are_the_same_in_any_shape(layout, norm, dropout, is_ordered):
     """With dropout, real tokens draw the same numbers."""
-    torch.manual_seed(0)
-    config = AlbertConfig(
-        vocab_size=30, embedding_size=16, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=16, layout=layout, norm=norm, initializer_range=0.2,
-        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
-    )  # fmt: skip
-    model, batch = PretrainingModel(config), make(is_ordered=is_ordered)
+    drops = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    model = random_model(replace(SMALL, layout=layout, norm=norm, embedding_size=48, **drops))
+    batch = make(is_ordered=is_ordered)
     padded = pad(batch, SHAPE._replace(is_ordered=is_ordered))
     assert Shape.of(padded) == SHAPE._replace(is_ordered=is_ordered)
     results = []
