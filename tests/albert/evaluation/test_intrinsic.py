@@ -32,33 +32,23 @@ def corpus(tmp_path_factory, vocabulary_file):
     return HeldOut(make_corpus(root / "w", "tea", root / "*.txt", vocabulary_file), SHARE)
 
 
-def test_a_cloze_word_is_right_when_all_of_its_tokens_are(tokenizer, tmp_path):
-    model = small_model(tokenizer)
-    tea, scent = (tokenizer.vocabulary.index(c) for c in "茶香")
+def test_a_cloze_word_is_asked_where_it_fits_and_right_when_all_of_its_tokens_are(tokenizer, tmp_path):
+    model = small_model(tokenizer, max_position_embeddings=16)
     with torch.no_grad():  # says 茶 whatever it is asked
-        model.mlm.bias[tea] = 1e4
+        model.mlm.bias[tokenizer.vocabulary.index("茶")] = 1e4
     save_pretrained(model, tokenizer, tmp_path / "m")
-    asked = [
-        Cloze("采茶要早", "茶"),
-        Cloze("茶香山高", "茶香"),
-        Cloze("没有它", "茶"),
-        Cloze("茶" * 600, "高"),
-    ]
+    # 14 tokens and [CLS] and [SEP]; what stands behind a word is cut off
+    fits, late = Cloze("采" * 12 + "茶香" + "采" * 9, "茶香"), Cloze("采" * 13 + "茶香", "茶香")
+    asked = [Cloze("采茶要早", "茶"), fits, late, Cloze("没有它", "茶")]
     found = measure_intrinsic(tmp_path / "m", domain=None, general=None, cloze=asked)
-    assert scent != tea
     assert (found.cloze_words, found.cloze_accuracy) == (2, 0.5)  # a word that is not there is not asked
     assert found.domain_mlm_loss is None and found.sop_accuracy is None
 
 
-@pytest.fixture
-def candidate(tokenizer, tmp_path):
-    """A model with dropout, on eight texts of one to eight characters."""
+def test_cost_is_that_of_the_model_with_its_head(tokenizer, tmp_path):
     folder = save_small_model(tmp_path / "m", tokenizer, hidden_dropout_prob=0.5)
     path = table(tmp_path / "t.tsv", "text label", [("茶" * n, n % 2) for n in range(1, 9)])
-    return prepared(settings_of("t", path, folder))
-
-
-def test_cost_is_that_of_the_model_with_its_head(candidate):
+    candidate = prepared(settings_of("t", path, folder))
     cost, config = measure_cost(candidate), candidate.config
     sizes = measure_sizes(config)
     assert cost.parameters == sizes.embeddings + sizes.encoder + 2 * config.hidden_size + 2
@@ -117,11 +107,3 @@ def test_a_corpus_that_a_model_cannot_read_is_not_asked_about(corpus, tokenizer,
     padded = small_model(tokenizer, vocab_size=tokenizer.vocab_size + PADDING_OF_TABLES - 1)
     save_pretrained(padded, tokenizer, tmp_path / "padded")
     assert measure_intrinsic(tmp_path / "padded", domain=corpus, general=None).domain_mlm_loss > 0
-
-
-def test_a_cloze_word_is_asked_where_it_fits_the_positions(tokenizer, tmp_path):
-    folder = save_small_model(tmp_path / "m", tokenizer, max_position_embeddings=16)
-    # 14 tokens and [CLS] and [SEP]; what stands behind a word is cut off
-    fits, late = Cloze("采" * 12 + "茶香" + "采" * 9, "茶香"), Cloze("采" * 13 + "茶香", "茶香")
-    assert measure_intrinsic(folder, domain=None, general=None, cloze=[fits]).cloze_words == 1
-    assert measure_intrinsic(folder, domain=None, general=None, cloze=[late]).cloze_words == 0
