@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 
 from albert.reports import Report, build_report, write_report
+from data.tokenization import WordPieceTokenizer
 from tests.albert.report_samples import AUDITS, BASE, BETTER, CORPUS, EVENTS, comparison, model, pretraining
+from tests.conftest import save_small_model
 from tests.corpora import make_corpus
 
 
@@ -23,6 +25,12 @@ def tea_shards(
 ) -> tuple[Path, ...]:
     """Shards of the domain sample alone."""
     return make_corpus(tmp_path_factory.mktemp("tea"), "tea", samples / "tea.jsonl", vocabulary_file)
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: WordPieceTokenizer) -> Path:
+    """A checkpoint of a model that is fine-tuned in seconds."""
+    return save_small_model(tmp_path_factory.mktemp("model") / "small", tokenizer)
 
 
 @pytest.fixture(scope="session")

@@ -7,14 +7,15 @@ import torch
 import transformers
 
 from albert.checkpoints import load_start
-from albert.finetuning import fine_tune, fine_tune_one, read_task, train_models
+from albert.finetuning import fine_tune, fine_tune_one
 from albert.finetuning.encoding import encode_texts
 from albert.finetuning.span import Span
 from albert.model import pack
 from albert.tasks import SpanExample
 from data.errors import InputError
+from tests.albert.checkpoints.test_weights import set_config, tensors
 from tests.albert.finetuning.examples import prepared, settings_of, table
-from tests.conftest import change_json, change_tensors, save_small_model
+from tests.conftest import change_json
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
 OTHERS = {
@@ -82,13 +83,12 @@ def test_a_pair_is_separated_as_the_models_own_tokenizer_does(tmp_path, tokenize
     assert asked.input_ids.tolist() == theirs(second, first)["input_ids"]
 
 
-def test_another_architecture_stands_beside_ours_in_a_comparison(tmp_path, tokenizer):
+def test_another_architecture_stands_beside_ours_in_a_comparison(tmp_path, tokenizer, model_folder):
     other = save_other("electra", tmp_path / "electra", tokenizer)
     rows = [(f"{'采茶要早炒锅'[i % 6]}{'苦香'[i % 2]}{i}", i % 2) for i in range(24)]
     path = table(tmp_path / "t.tsv", "text label", rows)
     options = {"epochs": 6, "batch_size": 8, "learning_rate": 3e-3, "running": {"precision": "fp32"}}
-    ours = save_small_model(tmp_path / "ours", tokenizer)
-    settings = settings_of("t", path, ours, other, seeds=(0,), **options)
+    settings = settings_of("t", path, model_folder, other, seeds=(0,), **options)
     ours, theirs = fine_tune(settings).models
     (run,) = theirs.seeds
     assert theirs.name == other.name and run.curve[-1].train_loss < 0.9 * run.curve[0].train_loss
@@ -96,28 +96,6 @@ def test_another_architecture_stands_beside_ours_in_a_comparison(tmp_path, token
     again = fine_tune_one(prepared(settings, 1), 0, 3e-3, tmp_path / "kept")
     assert again.result.curve == run.curve
     assert not (tmp_path / "kept").exists()  # it is only compared
-
-
-def test_random_weights_of_another_architecture_tell_texts_apart(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr("albert.runtime.usual_precision", lambda device: "bf16")  # in which DeBERTa fails
-    other = save_other("deberta", tmp_path / "deberta", tokenizer)  # its LayerNorm is a class of its own
-    path = table(tmp_path / "t.tsv", "text label", [("香茶", 1), ("苦水", 0)])
-    rate = {"learning_rate": 1e-9, "epochs": 1, "baselines": "yes"}
-    settings = settings_of("t", path, other, seeds=(3,), **rate)
-    drawn = []
-    for seed in (0, 1):  # of torch's generator, which decides nothing
-        torch.manual_seed(seed)
-        _, (_, random) = train_models(settings, read_task(settings))
-        (found,) = random.predictions
-        drawn.append(found.probabilities.tolist())
-    assert drawn[0] == drawn[1] and drawn[0][0] != drawn[0][1]
-
-
-def test_what_transformers_cannot_open_either_is_refused_in_a_line(tmp_path, tokenizer):
-    folder = save_small_model(tmp_path / "m", tokenizer)
-    change_json(folder / "config.json", model_type="no-such-model")
-    with pytest.raises(InputError, match="transformers cannot open .*no-such-model"):
-        load_start(folder)
 
 
 def test_code_that_comes_with_a_checkpoint_is_not_run_whatever_is_answered(tmp_path, tokenizer, monkeypatch):
@@ -135,14 +113,15 @@ def test_code_that_comes_with_a_checkpoint_is_not_run_whatever_is_answered(tmp_p
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda name, value: {f"wrapped.{name}": value}, "missing: embeddings.word_embeddings.weight, "),
-        (lambda name, value: {} if "output.dense" in name else {name: value}, "4 of .* missing: .*dense"),
-        (lambda name, value: {name: value[:-1]}, "of another shape than config.json says: "),
+        (set_config(model_type="no-such-model"), "transformers cannot open .*no-such-model"),
+        (tensors(lambda name, value: {f"net.{name}": value}), "missing: embeddings.word_embeddings.weight, "),
+        (tensors(lambda name, value: {} if "dense" in name else {name: value}), "6 of .* missing: .*dense"),
+        (tensors(lambda name, value: {name: value[:-1]}), "of another shape than config.json says: "),
     ],
-    ids=["other names", "a part missing", "other shapes"],
+    ids=["another model", "other names", "a part missing", "other shapes"],
 )
-def test_another_architecture_without_its_weights_is_refused(change, message, tmp_path, tokenizer):
+def test_what_transformers_cannot_open_whole_is_refused(change, message, tmp_path, tokenizer):
     folder = save_other("electra", tmp_path / "electra", tokenizer)
-    change_tensors(folder, change)
+    change(folder)
     with pytest.raises(InputError, match=message):
         load_start(folder)

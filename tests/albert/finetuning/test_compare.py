@@ -21,7 +21,6 @@ from albert.finetuning import (
 from data.errors import ConfigError
 from tests.albert.finetuning.examples import settings_of, table
 from tests.albert.report_samples import seed_result
-from tests.conftest import save_small_model
 
 GOLD = [0, 1, 0, 1, 0, 1, 0, 1]
 # by model, a row a seed: what was said of the examples of test
@@ -31,10 +30,9 @@ TWO = [GOLD] * 3
 
 
 @pytest.fixture(scope="module")
-def task(tmp_path_factory, tokenizer):
+def task(tmp_path_factory, model_folder):
     """The task's data, and three candidates."""
     folder = tmp_path_factory.mktemp("task")
-    model = save_small_model(folder / "small", tokenizer)
     words = {2: "龙井", 4: "龙井茶香", 5: "茶香"}
     texts = [words.get(n, "").ljust(n + 1, "水") for n in range(8)]  # of 1 to 8 characters
     files = {
@@ -42,7 +40,9 @@ def task(tmp_path_factory, tokenizer):
         for split in ("train", "dev", "test")
     }
     names = ("none", "one", "two")
-    settings = settings_of("t", files.pop("train"), *[model] * 3, **files, names=names, seeds=(0, 1, 2))
+    settings = settings_of(
+        "t", files.pop("train"), *[model_folder] * 3, **files, names=names, seeds=(0, 1, 2)
+    )
     data = read_task(settings)
     return data, [prepare(settings, data, number) for number in range(3)]
 

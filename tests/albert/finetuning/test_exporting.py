@@ -128,27 +128,31 @@ def test_a_kept_model_gives_the_same_scores_wherever_it_is_opened(
     assert opened.model_max_length == predicted.record.running.max_seq_length
 
 
+def keep(kept, one, runs, name="small"):
+    """Keep runs of a candidate; returns the seeds that were trained again, and what the folder holds."""
+    again = []
+
+    def train(candidate, run):
+        given = candidate, run.result.seed, run.result.learning_rate
+        again.append(run.result.seed)
+        fine_tune_one(*given, kept.place(run_key(*given)))
+
+    kept.choose([ModelRuns(name=name, candidates=(one,), runs=runs)], train)
+    return again, sorted(path.name for path in kept.folder.iterdir())
+
+
 def test_of_each_model_the_best_seed_on_dev_is_kept(tmp_path, tokenizer):
     one, _ = candidate(tmp_path, tokenizer, "single")
     runs = [fine_tune_one(one, seed, 3e-3) for seed in (0, 1)]
-    again = []
-
-    def keep(kept, name):
-        def train(candidate, run):
-            given = candidate, run.result.seed, run.result.learning_rate
-            again.append(run.result.seed)
-            fine_tune_one(*given, kept.place(run_key(*given)))
-
-        kept.choose([ModelRuns(name=name, candidates=(one,), runs=runs)], train)
-        return sorted(path.name for path in kept.folder.iterdir())
-
     best, every = (KeptModels(tmp_path / str(every_seed), every_seed) for every_seed in (False, True))
-    assert keep(best, "small") == keep(best, "small") == ["small"]  # is not trained once more
-    assert keep(every, "small") == ["small-seed-0", "small-seed-1"]
-    assert again == [max(runs, key=lambda run: run.result.dev["accuracy"]).result.seed, 0, 1]
+    chosen = max(runs, key=lambda run: run.result.dev["accuracy"]).result.seed
+    assert keep(best, one, runs) == ([chosen], ["small"])
+    assert keep(best, one, runs) == ([], ["small"])
+    assert keep(every, one, runs) == ([0, 1], ["small-seed-0", "small-seed-1"])
     # each has a folder of its own, and none above
-    assert [keep(best, name)[-1] for name in ("a b", "..", "模型 一")] == ["small", "small", "模型-一"]
-    assert keep(best, "a-b") == ["a-b", "a-b-2", "model", "small", "模型-一"]
+    found = [keep(best, one, runs, name)[1][-1] for name in ("a b", "..", "模型 一")]
+    assert found == ["small", "small", "模型-一"]
+    assert keep(best, one, runs, "a-b")[1] == ["a-b", "a-b-2", "model", "small", "模型-一"]
 
 
 def test_a_kept_model_is_whole_even_if_the_process_is_killed_while_it_removes_the_one_before(
@@ -157,25 +161,17 @@ def test_a_kept_model_is_whole_even_if_the_process_is_killed_while_it_removes_th
     one, _ = candidate(tmp_path, tokenizer, "single")
     runs, kept = [fine_tune_one(one, seed, 3e-3) for seed in (0, 1)], KeptModels(tmp_path / "kept", False)
 
-    def keep(run):
-        def train(candidate, run):
-            given = candidate, run.result.seed, run.result.learning_rate
-            fine_tune_one(*given, kept.place(run_key(*given)))
-
-        kept.choose([ModelRuns(name="small", candidates=(one,), runs=[run])], train)
-
     def die(folder, **options):
         for path in folder.glob("task.json"):
             path.unlink()
         raise KeyboardInterrupt
 
-    keep(runs[0])
+    keep(kept, one, runs[:1])
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(shutil, "rmtree", die)
-        keep(runs[1])
-    keep(runs[1])
+        keep(kept, one, runs[1:])
+    assert keep(kept, one, runs[1:])[1] == ["small"]
     assert read_fine_tuned(kept.folder / "small").run == run_key(one, 1, 3e-3)
-    assert [path.name for path in kept.folder.iterdir()] == ["small"]
 
 
 def test_of_finished_runs_the_best_weights_stay(tmp_path, tokenizer):
@@ -232,15 +228,19 @@ def without_labels(kind):
 def test_a_model_that_trainer_saved_predicts_by_transformers_scores(kind, tmp_path, tokenizer):
     like = "choice" if kind == "blank" else kind
     name = f"BertFor{CLASSES.get(like, 'SequenceClassification')}"
-    options = {"id2label": dict(enumerate(("O", "B-X", "I-X")))} if kind in ("single", "tokens") else {}
+    labels = {"single": "甲乙丙丁戊己庚辛壬癸子丑", "several": "甲乙丙", "tokens": ("O", "B-X", "I-X")}
+    options = {"id2label": dict(enumerate(labels[kind]))} if kind in labels else {}
     if kind == "several":
-        options = {"id2label": dict(enumerate("甲乙丙")), "problem_type": "multi_label_classification"}
+        options["problem_type"] = "multi_label_classification"
     elif kind == "number":
         options = {"num_labels": 1}
     save(tmp_path / "saved", tokenizer, name, **options)
+    config = tmp_path / "saved" / "config.json"  # sorted, labels are in the order of 0, 1, 10, 11, 2, ...
+    config.write_text(json.dumps(json.loads(config.read_text(encoding="utf-8")), sort_keys=True))
     (tmp_path / "test.json").write_text(without_labels(kind), encoding="utf-8")
     found = predict_file(tmp_path / "saved", tmp_path / "test.json")
     assert [int(one.id.strip("#Qidom")) for one in found.examples] == list(range(10, 16))
+    assert found.record.labels == tuple(labels.get(kind, ()))
     theirs = getattr(transformers, name).from_pretrained(tmp_path / "saved").eval()
     encoded, ours = load_fine_tuned(tmp_path / "saved").scores(found.examples)
     np.testing.assert_allclose(their_scores(theirs, encoded, like), ours, atol=1e-5)
@@ -268,15 +268,6 @@ def test_a_model_that_trainer_saved_predicts_by_transformers_scores(kind, tmp_pa
     else:  # an object a line, numbered whatever the rows' own ids
         lines = [json.loads(line) for line in found.submission().splitlines()]
         assert lines == [{"id": number, "label": one} for number, one in enumerate(answers)]
-
-
-def test_labels_of_trainers_config_are_in_the_order_of_their_numbers(tmp_path, tokenizer):
-    names = dict(enumerate("甲乙丙丁戊己庚辛壬癸子丑"))
-    save(tmp_path / "saved", tokenizer, "BertForSequenceClassification", id2label=names)
-    path = tmp_path / "saved" / "config.json"
-    config = json.dumps(json.loads(path.read_text(encoding="utf-8")), sort_keys=True)  # 0, 1, 10, 11, 2, ...
-    path.write_text(config, encoding="utf-8")
-    assert load_fine_tuned(tmp_path / "saved").record.labels == tuple(names.values())
 
 
 def test_predictions_are_printed_and_a_submission_lacks_no_row(tmp_path, tokenizer):

@@ -276,25 +276,6 @@ def test_a_sweep_never_sees_test_and_takes_the_first_of_equal_rates(split_files,
     assert [(one.learning_rate, one.dev) for one in tried] == [(1e-5, 0.5), (3e-5, 0.9), (2e-5, 0.9)]
 
 
-def test_dropout_is_on_only_in_training_and_every_epoch_takes_all_its_steps(split_files, model_folder):
-    settings = quick(split_files, model_folder, epochs=2)
-    candidate, modes = prepared(settings), []
-
-    class Watched(Classification):
-        def model(self, encoder):
-            model = super().model(encoder)
-            encoder.register_forward_pre_hook(
-                lambda module, _: modes.append((torch.is_grad_enabled(), module.training))
-            )
-            return model
-
-    learner = Watched(candidate.data.labels, candidate.data.task.metrics, "mean")
-    fine_tune_one(replace(candidate, learner=learner), 0, 1e-3)
-    assert {training for learns, training in modes if learns} == {True}
-    assert {training for learns, training in modes if not learns} == {False}
-    assert sum(learns for learns, _ in modes) == 2 * 160 // settings.batch_size
-
-
 def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_path, model_folder):
     rows = [(f"茶{n}", f"香{n % 3}", 100 * (n % 2) + 900 * (n == 0)) for n in range(40)]  # one is far off
     path = table(tmp_path / "t.tsv", "sentence1 sentence2 score", rows)

@@ -229,8 +229,6 @@ def test_a_file_that_does_not_fit_is_refused(task, file, content, message, read)
 ASKED = {"context": "龙井产于杭州", "question": "哪"}
 MARKED = {"text": "杭州", "label": {"地": {"杭州": [[0, 1]]}}}
 TEA, PAIR = {"text": "茶"}, {"sentence1": "甲", "label": "a"}
-
-
 LIST = "column 'label' is a list: only multilabel tasks have several"
 
 

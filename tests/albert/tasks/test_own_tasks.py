@@ -12,7 +12,7 @@ from albert.tasks import Kind, Task, read_task
 from data.errors import InputError
 from data.options import options_of
 from tests.albert.finetuning.examples import settings_of
-from tests.conftest import copied, save_small_model
+from tests.conftest import copied
 from tests.pages import DOCS, blocks
 
 
@@ -65,13 +65,12 @@ def test_the_page_of_tasks_has_every_field_as_it_is_declared():
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_the_examples_of_the_page_are_read_and_learnt(number, tmp_path, tokenizer):
+def test_the_examples_of_the_page_are_read_and_learnt(number, tmp_path, model_folder):
     name, content = blocks("tasks.md", "yaml")[number]
     file, rows = blocks("tasks.md", "text")[number]
     (tmp_path / name).write_text(content, encoding="utf-8")
     (tmp_path / file).write_text(rows, encoding="gb18030" if number == 0 else "utf-8")
-    model = save_small_model(tmp_path / "small", tokenizer)
-    settings = settings_of(str(tmp_path / name), tmp_path / file, model, epochs=1)
+    settings = settings_of(str(tmp_path / name), tmp_path / file, model_folder, epochs=1)
     data = read_settings(settings)
     assert len(data.splits["train"].examples) == (3, 3, 4, 2, 3, 2)[number]
     assert not data.splits["train"].skipped
