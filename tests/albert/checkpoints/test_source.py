@@ -45,19 +45,15 @@ def test_of_both_kinds_of_weights_safetensors_are_read(cache, checkpoint, offlin
         assert load_model(name)[1].new == ()
 
 
-def test_what_cannot_be_had_is_one_line(cache, offline):
+def test_what_cannot_be_had_is_one_line(cache, offline, checkpoint):
     for name, message in (
+        (str(checkpoint.parent), "pass one of its folders, checkpoint$"),  # of a run
         ("hf:org/unknown", "not in the local cache and the Hub cannot be reached"),
         ("hf:not a name", "cannot be downloaded: .*; write hf:OWNER/NAME"),
     ):
         with pytest.raises(InputError, match=message) as error:
             load_model(name)
         assert "\n" not in str(error.value)
-
-
-def test_of_a_runs_folder_the_error_names_its_checkpoints(checkpoint):
-    with pytest.raises(InputError, match="pass one of its folders, checkpoint$"):
-        load_model(checkpoint.parent)
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -126,20 +122,19 @@ def hub(checkpoint, cache, monkeypatch):
     server.shutdown()
 
 
-def test_a_repository_is_fetched_once_and_only_what_is_needed(hub, cache, checkpoint):
+def test_a_repository_is_fetched_once_and_only_what_is_needed_and_an_unknown_one_is_named(
+    hub, cache, checkpoint
+):
     model, _ = load_pretrained("hf:org/albert-tea")
     same, _ = load_model(checkpoint)
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), same.parameters(), strict=True))
     assert not list(cache.rglob("unwanted.onnx"))
+    with pytest.raises(InputError, match=r"hf:org/other cannot be downloaded: .*404"):
+        load_model("hf:org/other")
     hub.shutdown()
     hub.server_close()
     started, report = new_model("hf:org/albert-tea@main", 7, seed=0)
     assert started.config == same.config and report is not None
-
-
-def test_an_unknown_repository_is_named(hub):
-    with pytest.raises(InputError, match=r"hf:org/other cannot be downloaded: .*404"):
-        load_model("hf:org/other")
 
 
 def test_a_checkpoint_is_pushed_with_its_card_and_refused_without_a_licence(
