@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from argparse import Namespace
 
 import pytest
 import torch
 
 from albert.runtime import notice_of_operators
+from benchmarks.gpu.__main__ import refusal
 from kernels.dispatch import has_triton, runs_kernels
 
 GROWTH = """
@@ -44,16 +46,17 @@ def test_products_of_many_shapes_are_not_all_remembered():
 
 
 @pytest.mark.skipif(not has_triton, reason="triton has wheels for Linux only")
-def test_a_gpu_that_runs_torchs_operators_is_named(monkeypatch):
-    gpu = torch.device("cuda", 0)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
-    for capability, hip in (((7, 0), None), ((9, 4), "6.4"), ((8, 0), None)):
+def test_a_gpu_that_runs_torchs_operators_is_named_and_not_measured(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "V100")
+    options = Namespace(device="cuda", tiny=False)
+    for capability, hip in (((7, 5), None), ((9, 4), "6.4"), ((8, 0), None), ((8, 6), None)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
         monkeypatch.setattr(torch.version, "hip", hip)
         runs_kernels.cache_clear()
-        notice = notice_of_operators(gpu)
-        assert (
-            notice is None if capability == (8, 0) else notice.startswith("Tesla V100 runs torch's operators")
-        )
+        told = [notice_of_operators(torch.device("cuda", 0)), refusal(options)]
+        named = ["V100 runs torch's operators: ", "V100 does not run the kernels: "]
+        found = [text and text.partition(": ")[0] + ": " for text in told]
+        assert found == ([None, None] if capability[0] == 8 else named)
     runs_kernels.cache_clear()
     assert notice_of_operators(torch.device("cpu")) is None
