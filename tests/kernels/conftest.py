@@ -6,14 +6,10 @@ These tests also run on a GPU machine that has torch, Triton, numpy, pytest and 
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
 
 import kernels
 from tests.kernels.addresses import watched
 from tests.kernels.operand_checks import poisoned
-
-# the fixture `triton` is the same for every example
-ANY_SHAPE = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)

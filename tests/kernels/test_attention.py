@@ -13,7 +13,6 @@ from kernels import tuning
 from kernels.attention import attention_reference, schedule_tiles
 from tests.kernels import checks
 from tests.kernels.checks import DEVICE, MULTIPLIED, offsets
-from tests.kernels.conftest import ANY_SHAPE
 
 attention_module = sys.modules["kernels.attention"]
 HALF = torch.float16
@@ -50,16 +49,6 @@ def test_nothing_in_nothing_out(either, lengths):
     qkv = torch.randn(0, 3, 2, 32, device=DEVICE, dtype=MULTIPLIED, requires_grad=True)
     either.attention(qkv, offsets(lengths), 0).sum().backward()
     assert qkv.grad.shape == qkv.shape
-
-
-@ANY_SHAPE
-@given(
-    lengths=st.lists(st.integers(0, 90), min_size=1, max_size=3),
-    head_dim=st.sampled_from([8, 16, 26, 40]),
-    heads=st.integers(1, 3),
-)
-def test_any_lengths(triton, lengths, head_dim, heads):
-    checks.attention(triton, lengths, head_dim, heads=heads)
 
 
 @given(lengths=st.lists(st.integers(0, 300), max_size=12), tile=st.sampled_from([16, 64, 128]))

@@ -18,15 +18,10 @@ LENGTHS = [
 ]  # fmt: skip
 
 
-def offsets(lengths):
-    return checks.offsets(lengths).cpu()
-
-
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_groups_hold_every_token_once_and_little_padding(lengths):
-    cu_seqlens = offsets(lengths)
     total = sum(lengths)
-    groups = group_sequences(cu_seqlens, torch.empty(0))
+    groups = group_sequences(checks.offsets(lengths).cpu(), torch.empty(0))
     out = torch.full((total, 2), -1.0)
     padding = 0
     for group in groups:

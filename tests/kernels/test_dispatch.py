@@ -24,14 +24,6 @@ def test_the_environment_chooses(monkeypatch):
         runpy.run_path(dispatch.__file__)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_triton_on_a_cpu_is_refused_with_what_to_do(triton, monkeypatch):
-    monkeypatch.delenv("TRITON_INTERPRET")
-    qkv, cu_seqlens = torch.zeros(1, 3, 1, 16), torch.tensor([0, 1], dtype=torch.int32)
-    with pytest.raises(kernels.KernelError, match="the tensors are on cpu: move them to a GPU"):
-        kernels.attention(qkv, cu_seqlens, 1)
-
-
 @pytest.mark.parametrize("version, why", [("", "is not installed"), ("3.5.1", "3.5.1 is too old")])
 def test_without_a_triton_that_can_compile_them_the_kernels_say_so(monkeypatch, version, why):
     monkeypatch.setattr(dispatch, "_version", version)

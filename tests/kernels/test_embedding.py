@@ -8,20 +8,21 @@ from hypothesis import strategies as st
 from kernels.embedding import Norm, Projection, Tables, scatter_rows
 from tests.kernels import checks
 from tests.kernels.checks import DEVICE
-from tests.kernels.conftest import ANY_SHAPE
 
-LAYOUTS = ("google", "bright", "bert")
+SIZES = [(1, 16, 32), (70, 26, 65), (130, 128, 72), (0, 16, 24)]
+# tokens, embedding and hidden size, layout, dtype, vocabulary, share of a frequent token, projection's bias
+CASES = [
+    *((*size, layout) for size in SIZES for layout in ("google", "bright", "bert")),
+    *((90, 40, 72, layout, torch.float16) for layout in ("google", "bright", "bert")),
+    (150, 8, 16, "google", torch.float32, 30000, 0.0), (150, 8, 16, "bright", torch.float32, 21128, 0.5),
+    (150, 8, 16, "google", torch.float32, 3, 1.0, False),
+    (150, 8, 16, "bright", torch.float32, 1, 1.0, False),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(
-    "T, E, H, dtype",
-    [(1, 16, 32, torch.float32), (70, 26, 65, torch.float32), (130, 128, 72, torch.float32),
-     (0, 16, 24, torch.float32), (90, 40, 72, torch.float16)],
-    ids=str,
-)  # fmt: skip
-def test_output_and_gradients_are_as_exact_as_torchs(triton, layout, T, E, H, dtype):
-    checks.embed(triton, T, E, H, layout, dtype)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_output_and_gradients_are_as_exact_as_torchs(triton, case):
+    checks.embed(triton, *case)
 
 
 @pytest.mark.parametrize("layout", ["google", "bright"])
@@ -38,22 +39,6 @@ def test_the_backward_pass_saves_ids_and_two_numbers_per_token(triton, layout):
     addresses = {parameter.data_ptr() for parameter in parameters}
     of_tokens = [x for x in saved if x.data_ptr() not in addresses]
     assert len(of_tokens) == 5 and all(x.shape == (T,) for x in of_tokens)
-
-
-@ANY_SHAPE
-@given(T=st.integers(1, 100), E=st.integers(8, 140), H=st.integers(8, 80), layout=st.sampled_from(LAYOUTS))
-def test_any_shape(triton, T, E, H, layout):
-    checks.embed(triton, T, E, H, layout)
-
-
-@pytest.mark.parametrize(
-    "layout, V, hot, bias",
-    [("google", 30000, 0.0, True), ("bright", 21128, 0.5, True), ("google", 3, 1.0, False),
-     ("bright", 1, 1.0, False)],
-    ids=str,
-)  # fmt: skip
-def test_rare_and_frequent_tokens_and_a_projection_without_a_bias(triton, layout, V, hot, bias):
-    checks.embed(triton, 150, 8, 16, layout, V=V, hot=hot, bias=bias)
 
 
 @settings(max_examples=12)

@@ -2,13 +2,10 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kernels.layer_norm import add_layer_norm_reference
 from tests.kernels import checks
 from tests.kernels.checks import DEVICE
-from tests.kernels.conftest import ANY_SHAPE
 
 # rows, hidden, dtype, dropout; the interpreter cuts bf16 off, where a GPU and torch round: that costs it up
 # to twice torch's error
@@ -47,9 +44,3 @@ def test_dropout_without_a_seed_follows_torchs_generator(triton):
         torch.manual_seed(seed)
         drawn.append(triton.add_layer_norm(x, residual, weight, bias, dropout_p=0.4))
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
-
-
-@ANY_SHAPE
-@given(rows=st.integers(1, 40), hidden=st.integers(8, 900), dropout_p=st.sampled_from([0.0, 0.3]))
-def test_any_shape(triton, rows, hidden, dropout_p):
-    checks.add_layer_norm(triton, rows, hidden, dropout_p=dropout_p)

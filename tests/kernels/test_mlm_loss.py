@@ -2,14 +2,11 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.mlm_loss import CHUNK, IGNORED, backward_in_chunks, forward_in_chunks, mlm_loss_reference
 from tests.kernels import checks
 from tests.kernels.checks import DEVICE, MULTIPLIED
-from tests.kernels.conftest import ANY_SHAPE
 
 # masked positions, embedding size, vocabulary, dtype, scale of the bias; wide states go through chunks
 CASES = [
@@ -99,9 +96,3 @@ def test_the_tables_gradient_has_the_tables_dtype(triton):
     mlm_loss_reference(states.double(), *exact, labels)[0].sum().backward()
     # the table is rounded to fp16: 2**-11 of 4 x 16
     assert (weight.grad - exact[0].grad).abs().max() < 2e-2
-
-
-@ANY_SHAPE
-@given(n=st.integers(0, 70), E=st.integers(1, 140), V=st.integers(1, 700))
-def test_any_shape(triton, n, E, V):
-    checks.mlm_loss(triton, n, E, V)
