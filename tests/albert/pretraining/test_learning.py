@@ -54,22 +54,6 @@ def test_weights_that_start_from_the_corpus_know_its_frequencies_and_are_its_own
         check_start(replace(from_corpus, init=settings.init))
 
 
-def test_a_damaged_checkpoint_is_skipped_and_the_same_weights_reached(settings, tmp_path, tokenizer):
-    shape = {"num_hidden_layers": 2, "max_position_embeddings": 128}
-    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    settings = replace(settings, init=str(save_small_model(tmp_path / "m", tokenizer, **shape, **dropout)))
-    whole = weights(pretrain(settings).checkpoint)
-    newest, _ = list_checkpoints(settings.run_folder)
-    (newest / "model.safetensors").write_bytes(b"damaged")
-    again = pretrain(settings)
-    assert again.resumed_from == 8 and any("damaged" in notice for notice in again.notices)
-    assert_same(whole, again.checkpoint)
-    for folder in list_checkpoints(settings.run_folder):
-        (folder / MANIFEST_FILE).unlink()
-    anew = pretrain(settings)
-    assert anew.resumed_from == 0 and "no checkpoint is whole: beginning anew" in anew.notices
-
-
 def test_files_of_another_version_are_refused_in_one_line(settings):
     newest = pretrain(settings).checkpoint
     change_json(newest / STATE_FILE, unheard_of=1)

@@ -148,7 +148,8 @@ def test_a_span_is_predicted_from_its_boundary_alone(tokenizer):
     assert not torch.equal(*states)  # they stand at different places of it
 
 
-def test_the_further_losses_are_trained_and_come_back(settings, corpora):
+def test_the_further_losses_are_trained_and_come_back_where_a_checkpoint_is_damaged(settings, corpora):
+    """The contrast drops out."""
     spans = with_options(settings, shards=corpora["spans"], objective={"contrast_weight": 0.1})
     result = pretrain(replace(spans, steps=16))
     losses = [r["boundary_loss"] for r in result.history if "boundary_loss" in r]
@@ -158,9 +159,14 @@ def test_the_further_losses_are_trained_and_come_back(settings, corpora):
     other = replace(spans, run_folder=settings.run_folder.parent / "broken")
     pretrain(replace(other, steps=16))
     newest = list_checkpoints(other.run_folder)[0]
-    (newest / "model.safetensors").write_bytes(b"")
-    assert pretrain(other).resumed_from == 12
-    assert_same(result.checkpoint, list_checkpoints(other.run_folder)[0])
+    (newest / "model.safetensors").write_bytes(b"damaged")
+    again = pretrain(other)
+    assert again.resumed_from == 12 and any("damaged" in notice for notice in again.notices)
+    assert_same(result.checkpoint, again.checkpoint)
+    for folder in list_checkpoints(other.run_folder):
+        (folder / "manifest.json").unlink()
+    anew = pretrain(other)
+    assert anew.resumed_from == 0 and "no checkpoint is whole: beginning anew" in anew.notices
 
 
 def test_the_best_checkpoint_is_kept_beside_the_newest_and_training_can_stop_early(settings):
