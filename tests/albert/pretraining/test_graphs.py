@@ -47,7 +47,10 @@ def train(settings, *, graphs: bool) -> tuple[Trainer, list[float]]:
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_losses_and_weights_are_those_of_single_launches(settings, unordered, mixed):
+def test_losses_and_weights_are_those_of_single_launches(settings, unordered, tokenizer, tmp_path, mixed):
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}  # drawn again in a replay
+    init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64, **dropout)
+    settings = replace(settings, init=str(init))
     if mixed:  # some steps without an order label
         settings = replace(settings, mix=(unordered,), running={"precision": "fp32", "accumulate": 1})
     (plain, losses), (graphed, graphed_losses) = (train(settings, graphs=g) for g in (False, True))
@@ -157,13 +160,6 @@ def test_a_resumed_run_pads_the_same_batches_and_arrives_at_the_same_bits(settin
         assert all(resumed.graphs._graphs.values()) and resumed.state.step == STEPS
         for p, q in zip(straight.objective.parameters(), resumed.objective.parameters(), strict=True):
             assert torch.equal(p, q)
-
-
-def test_a_replay_draws_what_the_eager_passes_drew(settings, tokenizer, tmp_path):
-    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64, **dropout)
-    trainer, _ = train(replace(settings, init=str(init)), graphs=True)
-    assert all(trainer.graphs._graphs.values()) and not trainer.notices
 
 
 def test_a_graph_that_gives_other_gradients_is_given_up_with_a_notice(settings):

@@ -96,21 +96,16 @@ def test_the_verdict_says_what_the_interval_says(first, second, verdict):
     assert verdict in report.verdict
 
 
-def test_confusions_and_rates_are_listed():
-    parts = {one.title: one.tables for one in evaluation_section(comparison(BASE, BETTER), "t").details}
-    first, second = parts["Confusion"]
-    assert first.rows == (("否", "是", "7"), ("是", "否", "5")) and "of 继续" in second.caption
-    (rates,) = parts["Learning rates"]
-    assert rates.columns == ("Model", "2e-05", "0.0001") and rates.rows[1] == ("继续", "60.0", "80.0")
-
-
-def test_each_seed_of_a_recipe_names_its_pretraining_run():
+def test_confusions_and_rates_are_listed_and_each_seed_of_a_recipe_names_its_pretraining_run():
     recipe = model("recipe", [0.8, 0.81, 0.82] * 2, checkpoints=("a", "b"))
     section = evaluation_section(comparison(BASE, recipe), "t")
     details = {one.title: one for one in section.details}
     assert "each seed or pretraining run" in section.plots[1].unit
     assert "The last epoch was the best for 3 runs of base, 6 runs of recipe" in section.notes[0]
-    confused = details["Confusion"].tables[1]
+    (rates,) = details["Learning rates"].tables
+    assert rates.columns == ("Model", "2e-05", "0.0001") and rates.rows[1] == ("recipe", "60.0", "80.0")
+    first, confused = details["Confusion"].tables
+    assert first.rows == (("否", "是", "7"), ("是", "否", "5")) and "of base" in first.caption
     assert confused.columns[-1] == "times" and confused.caption.endswith("of recipe, over 6 runs")
     named = [row[0] for row in details["Every seed"].tables[0].rows]
     assert named == [BASE.name] * 3 + ["recipe, run 1"] * 3 + ["recipe, run 2"] * 3
