@@ -23,11 +23,6 @@ from tests.conftest import change_json, save_small_model
 from tests.workers import PreloadedContext
 
 
-@pytest.fixture
-def settings(settings, sample_shards):
-    return replace(settings, shards=sample_shards, steps=12, learning_rate=3e-3)
-
-
 def test_training_lowers_the_held_out_loss(settings):
     result = pretrain(with_options(settings, steps=60, evaluation={"every": 30}))
     first, last = result.evaluations()[0], result.evaluations()[-1]
@@ -59,7 +54,7 @@ def test_files_of_another_version_are_refused_in_one_line(settings):
     change_json(newest / STATE_FILE, unheard_of=1)
     change_json(newest / MANIFEST_FILE, **{STATE_FILE: sha256(newest / STATE_FILE)})
     with pytest.raises(
-        InputError, match="checkpoint-12 is of another version of jixu.*unknown unheard_of.*anew"
+        InputError, match="checkpoint-16 is of another version of jixu.*unknown unheard_of.*anew"
     ):
         pretrain(settings)
     kept = settings.run_folder / "settings.json"
@@ -78,7 +73,7 @@ def test_a_run_that_has_ended_stays_as_it_is_and_is_refused_with_other_settings(
     first = pretrain(settings)
     before = (first.checkpoint / MANIFEST_FILE).read_bytes()
     second = pretrain(settings)
-    assert second.steps == 12 and second.resumed_from == 12 and second.history == first.history
+    assert second.steps == 16 and second.resumed_from == 16 and second.history == first.history
     assert (second.checkpoint / MANIFEST_FILE).read_bytes() == before
     with pytest.raises(ConfigError, match="begun with other settings .batch_tokens 512 -> 256"):
         pretrain(replace(settings, batch_tokens=256))
@@ -99,7 +94,7 @@ def test_a_run_resumes_in_a_workspace_that_was_moved(settings, tmp_path):
     place.rename(tmp_path / "moved")
     moved = tuple(tmp_path / "moved" / path.relative_to(place) for path in shards)
     again = pretrain(replace(here, shards=moved, run_folder=tmp_path / "moved/models/run"))
-    assert again.resumed_from == 8
+    assert again.resumed_from == 12
     assert_same(straight, again.checkpoint)
 
 
@@ -112,7 +107,7 @@ def test_a_start_can_be_unshared_deepened_and_checkpointed(settings):
     assert model.config.share == "none" and model.config.num_hidden_layers == 3
     assert len(result.layers) == 3 and all(change.distance > 0 for change in result.layers)
     # going on needs no growth anew
-    assert pretrain(with_options(grown, running={"activation_checkpointing": False})).resumed_from == 12
+    assert pretrain(with_options(grown, running={"activation_checkpointing": False})).resumed_from == 16
 
 
 def test_a_preset_can_be_unshared_too(settings):
