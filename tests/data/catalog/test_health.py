@@ -111,14 +111,15 @@ def rows_of(workspace):
         return {name: sorted(map(str, statistics.sql(f"from {name}").fetchall())) for name in names}
 
 
-@pytest.mark.parametrize("damage", ["deleted", "overwritten"])
+@pytest.mark.parametrize("damage", ["deleted", "overwritten", "emptied", "cut"])
 def test_a_lost_catalog_is_restored_as_its_last_writer_left_it(corpora, damage):
     (tea, water), workspace = corpora, corpora[0].place
     tea.refresh(seed=1)
     before = rows_of(workspace.root)
     content, edge = bytearray(workspace.catalog.read_bytes()), 3 * 4096
     content[edge:-edge] = b"\xff" * (len(content) - 2 * edge)
-    workspace.catalog.unlink() if damage == "deleted" else workspace.catalog.write_bytes(content)
+    kept = {"overwritten": content, "emptied": b"", "cut": content[:5000]}
+    workspace.catalog.write_bytes(kept[damage]) if damage in kept else workspace.catalog.unlink()
     files = sorted(workspace.root.glob("*/茶/*"))
     # a writer would put what is lost in place of the copy
     for job in (

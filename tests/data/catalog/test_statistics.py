@@ -199,24 +199,20 @@ def test_a_dataset_gives_every_trained_instance_once_an_epoch_in_an_order_of_its
     assert sorted(int(row["instance_id"], 16) for row in loaded) == sorted(epochs[0])
 
 
-def test_the_sources_of_documents_are_where_they_stand_now(tea):
+def test_sources_are_where_they_stand_now_and_an_older_versions_texts_where_they_stood(tea):
+    """Also where a later version makes the same instances of moved documents."""
     tea.put("old", *sample_texts()[:8])
     tea.put("other", *sample_texts()[8:12])
-    tea.refresh()
-    (tea.raw / "old.jsonl").rename(tea.raw / "new.jsonl")
-    assert tea.refresh().kept_shards == 1
-    with open_workspace(tea.root) as opened:
-        for question in (opened.unknown_by_source, opened.coverage_by_source, opened.source_shares):
-            assert {Path(row[0]).name for row in question("tea").fetchall()} == {"new.jsonl", "other.jsonl"}
-
-
-def test_a_version_keeps_its_texts_when_a_later_one_makes_the_same_instances_of_moved_documents(tea):
-    tea.put("old", *sample_texts()[:8])
     tea.refresh()
     tea.refresh(seed=1)
     (tea.raw / "old.jsonl").rename(tea.raw / "new.jsonl")
     tea.refresh()
-    for version, name in ((1, "old"), (3, "new")):
+    (tea.raw / "other.jsonl").rename(tea.raw / "moved.jsonl")
+    assert tea.refresh().kept_shards == 1
+    for version, names in ((1, {"old", "other"}), (3, {"new", "other"})):
         with open_workspace(tea.root, newest={"tea": version}) as opened:
             places = opened.sql("select source_uri from document_texts").fetchall()
-        assert {Path(uri).stem for (uri,) in places} == {name}
+        assert {Path(uri).stem for (uri,) in places} == names
+    with open_workspace(tea.root) as opened:
+        for question in (opened.unknown_by_source, opened.coverage_by_source, opened.source_shares):
+            assert {Path(row[0]).stem for row in question("tea").fetchall()} == {"new", "moved"}

@@ -22,11 +22,6 @@ def hits(path, *documents):
     return count_hits(guard, documents).tolist()
 
 
-def test_a_document_with_a_long_piece_of_an_evaluation_text_is_found(evaluation):
-    quoted = f"有人问：{QUESTION[:6]}，{QUESTION[6:16]}！大家都不知道。"
-    assert hits(evaluation, [quoted], ["别的茶。"], [QUESTION[:12] + "和别的"]) == [16 - 12, 0, 0]
-
-
 @pytest.mark.parametrize("share, found", [(0, [8, 2, 1, 0]), (0.5, [8, 0, 1, 0]), (1, [8, 0, 1, 0])])
 def test_a_share_of_an_evaluation_text_can_be_asked_for(write, share, found):
     path = write("test.tsv", f"a\tb\n{QUESTION}\t龙井茶怎么泡才好喝\n{LAW}\t茶\n")
@@ -65,6 +60,7 @@ def test_a_leak_is_counted_by_the_share_that_the_guard_asks_for(share, leaked):
     halves = f"{QUESTION}今年呢", f"{LAW}和标准"
     rows = [(halves[0] + "甲乙",), (halves[1] + "丙丁",), ("".join(halves),)]
     assert find_leak(rows, halves, share).rows == ((0, 1, 2), (0, 1))[share > 0]
+    assert find_leak([(LAW,)], documents[:1], share).found == find_leak([], documents, share).rows == ()
 
 
 OTHER = "另外一个更长的问题在这里等着回答"
@@ -73,7 +69,7 @@ JSONL = "".join(json.dumps(row) + "\n" for row in ROWS)
 FORMS = {
     "dev.jsonl": JSONL,
     "dev.txt": f"{QUESTION}\n{OTHER}\n",
-    "dev.csv": f'a,b\n"{QUESTION}",0\n7,{OTHER}\n',
+    "dev.csv": f'question,b\n"{QUESTION}",0\n7,{OTHER}\n',  # its names of columns are no texts
     "dev.parquet": parquet_of(q=[QUESTION, None], a=["茶", OTHER], label=[1, 7]),
     "dev.zip": zip_of({"dev.jsonl": JSONL.encode(), "readme.bin": b"\0\1"}),
 }
@@ -82,15 +78,13 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 def test_every_field_of_every_usual_form_of_an_evaluation_set_is_read(write, name):
     path = write(name, FORMS[name])
-    unlike = "先读一句话，这里什么也没有，然后再读一句话。"
+    unlike = "先读一句话，这里什么也没有，没有question，然后再读一句话。"
     assert hits(path, [QUESTION], [unlike], [OTHER]) == [len(QUESTION) - 12, 0, len(OTHER) - 12]
 
 
-def test_fields_of_plain_text_are_texts_and_names_of_columns_are_not(write):
+def test_fields_of_plain_text_are_texts(write):
     path = write("dev.txt", f"{SHORT}\t水温多少\t1\n")
     assert hits(path, [SHORT]) == [1]
-    named = write("dev.csv", f"question,category\n{QUESTION},茶\n")
-    assert hits(named, ["question"], [QUESTION]) == [0, len(QUESTION) - 12]
 
 
 def test_width_case_punctuation_and_traditional_characters_do_not_hide_a_text(write):
@@ -140,17 +134,3 @@ def test_a_refresh_drops_or_reports_them(tea, write, evaluation, action, kept):
     rows = tea.ask("select guard_hits, dropped_reason from documents order by 1 desc")
     assert rows == [(len(QUESTION) - 12, reason), (0, None)]
     assert ("in_evaluation_set", 1) in tea.ask("select reason, count from funnel where stage = 'guard'")
-
-
-def test_texts_of_an_evaluation_set_are_found_in_a_corpus():
-    long, short, near = "请问龙井茶的最佳冲泡水温是多少度", "茶叶怎么保存", "请问普洱茶的最佳冲泡水温是多少度"
-    documents = [
-        f"昨天有人问我：{long}？我说八十五度。\n第二句话在这里。",
-        f"{short}？\n放在干燥的地方。",
-        "完全无关的一篇文章，\n没有任何一句相同。",
-    ]
-    leak = find_leak([(long, short), (near,), ("茶", short)], documents)
-    # one too short proves nothing; 的最佳冲泡水温是多少度 alone, 11 letters, is not enough
-    assert leak.texts == 3 and leak.found == (long, short) and leak.documents == 2
-    assert leak.rows == (0, 2)
-    assert find_leak([[long]], documents[1:]).found == () and find_leak([], documents).texts == 0

@@ -10,7 +10,6 @@ from data.cleaning import CleaningRules, GuardRules
 from data.errors import ConfigError, InputError
 from data.refresh import RefreshSettings, describe_result, load_recipe, plan_refresh, preview
 from data.sources import SourceSpec
-from tests.corpora import Corpus
 
 RECIPE = """\
 corpus: 法律
@@ -105,18 +104,6 @@ def test_files_of_a_recipe_count_by_their_content(tea, samples, tmp_path, write)
     assert recipe_hash(words, *splits) == recipe_hash(words, *splits[::-1]) != recipe_hash(words, splits[0])
 
 
-def test_each_source_is_read_in_its_own_way(tmp_path, write, vocabulary_file):
-    write("a.csv", "body,text\n茶要慢慢喝。,别的话在这里。\n")
-    write("b.csv", "body,text\n水要慢慢烧。,炒茶要快一点。\n")
-    recipe = "corpus: c\nworkers: 1\nsource: [{path: a.csv, text_field: body}, b.csv]\n"
-    made = load_recipe(write("recipe.yaml", recipe))
-    corpus = Corpus(RefreshSettings(**made, workspace=tmp_path / "w", tokenizer=str(vocabulary_file)))
-    assert "anew" not in describe_result(corpus.refresh())[1]
-    assert corpus.texts() == ["炒茶要快一点。", "茶要慢慢喝。"]
-    anew = describe_result(corpus.refresh(seed=1))
-    assert "0 reused: everything anew, as the recipe" in anew[1]
-
-
 OWN = "{path: a.csv, text_field: body}"
 
 
@@ -143,13 +130,14 @@ def fields(tea):
     paths = [write_fields(tea.raw / name, number) for number, name in enumerate("ab")]
     specs = zip(paths, ("text", "body"), strict=True)
     tea = tea.changed(source=tuple(SourceSpec(path=path, text_field=field) for path, field in specs))
-    tea.refresh()
+    assert "anew" not in describe_result(tea.refresh())[1]
     return tea
 
 
 def test_only_a_new_source_or_one_of_which_another_field_is_asked_for_is_read(fields, tmp_path):
     path = write_fields(tmp_path / "c", 2)
     more = (*fields.settings.source, SourceSpec(path=path, text_field="body"))
+    assert ["正文" in text for text in fields.texts()] == [False, True]
     changes = preview(fields.plan(source=more))
     assert not changes.recipe_changed and changes.read == (path,) and changes.unchanged == 2
     assert not preview(fields.plan()).read
@@ -162,6 +150,7 @@ def test_only_a_new_source_or_one_of_which_another_field_is_asked_for_is_read(fi
     assert all("正文" in text for text in changed.texts())
     ((recipe,),) = changed.ask("select recipe->>'sources' from versions where version = 2")
     assert [source["text_field"] for source in json.loads(recipe)] == ["body", "body"]
+    assert "0 reused: everything anew, as the recipe" in describe_result(changed.refresh(seed=1))[1]
 
 
 def test_the_example_in_the_file_is_a_recipe(write):

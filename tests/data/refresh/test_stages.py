@@ -69,14 +69,6 @@ def test_a_single_document_takes_no_more_than_the_largest_share_from_other_corpo
     assert share == 0.3
 
 
-@pytest.mark.parametrize("before, after", [(40, 400), (100, 1000)])
-def test_nothing_held_out_is_trained_on_after_the_corpus_grew_tenfold(grow, before, after):
-    held_out, trained = grow(SENTENCES[:before])
-    more, trained_after = grow(SENTENCES[:after])
-    assert held_out and trained and held_out <= more and not more & trained_after
-    assert len(more) + len(trained_after) > 0.95 * after
-
-
 def test_a_copy_in_another_corpus_under_another_recipe_is_never_trained_on(grow):
     texts = sample_texts()
     held_out, _ = grow(texts[:60])

@@ -253,9 +253,10 @@ def test_a_run_and_its_checkpoints_keep_their_times_when_they_are_recorded_again
     assert len(ended) == 1 and times[0][2] == times[1][2] < times[1][3]
 
 
-def test_a_run_is_recorded_again_in_a_time_zone_that_python_does_not_know(root):
-    program = "import sys; from tests.corpora import Path, Workspace, record; "
-    program += "[record(Workspace(Path(sys.argv[1])), 'again') for _ in range(2)]"
+def test_a_run_is_recorded_again_and_times_are_read_in_a_time_zone_that_python_does_not_know(root):
+    program = "import sys; from tests.corpora import Path, Workspace, open_workspace, record; "
+    program += "[record(Workspace(Path(sys.argv[1])), 'again') for _ in range(2)]; "
+    program += "open_workspace(sys.argv[1]).versions().df()"
     subprocess.run(
         [sys.executable, "-c", program, str(root)], cwd=ROOT, env=os.environ | {"TZ": "GMT+8"}, check=True
     )
