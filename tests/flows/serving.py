@@ -11,9 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from uuid import UUID
@@ -86,11 +85,21 @@ def answering(status):
         http.shutdown()
 
 
+def answer(port, path, method="GET", password=None, body=None, **headers):
+    """Status, headers and text of a server's answer; the path goes out as it is."""
+    if password:
+        headers["authorization"] = f"Basic {base64.b64encode(password.encode()).decode()}"
+    with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read().decode()
+
+
 class Server:
     """`jixu serve` in a workspace, and what a user does with it."""
 
     def __init__(self, workspace, port, command=("-m", "flows"), **environment):
-        self.workspace, self.api = workspace, f"http://127.0.0.1:{port}/api"
+        self.workspace, self.port, self.api = workspace, port, f"http://127.0.0.1:{port}/api"
         kept = {k: v for k, v in os.environ.items() if k not in ("PREFECT_HOME", "PREFECT_API_URL")}
         quick = {"OMP_NUM_THREADS": "1", "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
         self.environment = kept | quick | environment
@@ -138,22 +147,15 @@ class Server:
         return run
 
     def ask(self, path, body=None, method=None):
-        data = None if body is None else json.dumps(body).encode()
-        password = self.environment.get("PREFECT_API_AUTH_STRING", "")
-        headers = {"content-type": "application/json"}
-        headers["authorization"] = f"Basic {base64.b64encode(password.encode()).decode()}"
-        request = urllib.request.Request(self.api + path, data, headers, method=method)
-        until = time.monotonic() + DEADLINE
-        while True:
-            try:
-                with urllib.request.urlopen(request, timeout=30) as answer:
-                    return json.loads(answer.read() or "null")
-            except urllib.error.HTTPError as error:
-                # its database is busy, and Prefect's own clients ask again too
-                if error.code != 503 or time.monotonic() > until:
-                    raise
-                error.close()
-                time.sleep(0.5)
+        given = (method or "GET",) if body is None else (method or "POST",)
+        given += (self.environment.get("PREFECT_API_AUTH_STRING"), None if body is None else json.dumps(body))
+        until, status = time.monotonic() + DEADLINE, 503
+        # while its database is busy Prefect's own clients ask again too
+        while status == 503 and time.monotonic() < until:
+            status, _, text = answer(self.port, f"/api{path}", *given, **{"content-type": "application/json"})
+            time.sleep(0.5 if status == 503 else 0)
+        assert status < 300, f"{status}: {text}"
+        return json.loads(text or "null")
 
     def cancel(self, run):
         """Cancel a run as the UI does."""

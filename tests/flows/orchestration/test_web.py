@@ -1,18 +1,16 @@
 """The reports that a server shows; test_server.py opens one by its artifact's link."""
 
-import base64
 import os
 import re
 import threading
-from contextlib import closing, contextmanager
-from http.client import HTTPConnection
+from contextlib import contextmanager
 
 import pytest
 import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from tests.flows.serving import wait_until
+from tests.flows.serving import answer, wait_until
 
 
 @contextmanager
@@ -33,15 +31,6 @@ def shown(reports, password=None):
         thread.join()
 
 
-def ask(port, path, method="GET", password=None):
-    """Status, headers and text of an answer; the path goes out as it is."""
-    headers = {"authorization": f"Basic {base64.b64encode(password.encode()).decode()}"} if password else {}
-    with closing(HTTPConnection("127.0.0.1", port)) as connection:
-        connection.request(method, path, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read().decode()
-
-
 @pytest.fixture
 def reports(tmp_path):
     """The reports of a workspace, beside a file that is none of them."""
@@ -57,16 +46,16 @@ def reports(tmp_path):
 def test_a_page_is_shown_without_scripts_and_nothing_outside_the_folder_is(reports):
     with shown(reports) as port:
         for path in ("/reports/%E8%8C%B6/index.html", "/reports/%E8%8C%B6/"):
-            status, headers, text = ask(port, path)
+            status, headers, text = answer(port, path)
             assert (status, text) == (200, "<title>茶</title>")
             assert headers["content-security-policy"] == "sandbox"
         secret = ("../secret.txt", "%2e%2e/secret.txt", "..%2fsecret.txt", "/secret.txt")
         others = ("outside/secret.txt", "outside/", "%E8%8C%B6/out.txt", "%00")
         for path in (*secret, *others, str(reports.parent / "secret.txt")):
-            status, _, text = ask(port, f"/reports/{path}")
+            status, _, text = answer(port, f"/reports/{path}")
             assert status == 404 and "secret" not in text, path
         for method in ("POST", "PUT", "DELETE"):
-            assert ask(port, "/reports/%E8%8C%B6/index.html", method)[0] == 405
+            assert answer(port, "/reports/%E8%8C%B6/index.html", method)[0] == 405
 
 
 def test_the_reports_are_listed_the_newest_first(reports):
@@ -75,11 +64,11 @@ def test_the_reports_are_listed_the_newest_first(reports):
     odd.write_text("odd", encoding="utf-8")
     os.utime(odd, (0, 0))
     with shown(reports) as port:
-        status, headers, text = ask(port, "/reports/")
+        status, headers, text = answer(port, "/reports/")
         assert status == 200 and headers["content-security-policy"] == "sandbox"
         links = re.findall('<a href="(.+?)">(.+?)</a>', text)
         assert [name for _, name in links] == ["茶", "a &lt;b&gt;?"]
-        pages = [ask(port, f"/reports/{link}")[2] for link, _ in links]
+        pages = [answer(port, f"/reports/{link}")[2] for link, _ in links]
         assert pages == ["<title>茶</title>", "odd"]
 
 
@@ -88,7 +77,7 @@ def test_a_password_is_asked_for(reports):
         page = "/reports/%E8%8C%B6/"
         for wrong in (None, "tea:", "tea:pots", "茶:pot"):
             for path in (page, "/reports/"):
-                status, headers, text = ask(port, path, password=wrong)
+                status, headers, text = answer(port, path, password=wrong)
                 assert (status, text) == (401, "Unauthorized") and "Basic" in headers["www-authenticate"]
-            assert ask(port, "/reports/none", password=wrong)[0] == 401  # nor whether it is there
-        assert ask(port, page, password="tea:pot")[0] == 200
+            assert answer(port, "/reports/none", password=wrong)[0] == 401  # nor whether it is there
+        assert answer(port, page, password="tea:pot")[0] == 200
