@@ -64,11 +64,3 @@ def test_unlikely_documents_are_dropped_and_the_others_keep_what_was_measured(te
     assert len(after) == len(before) + 2 and lost == 2 and after.items() >= before.items()
     assert not tea.refresh().is_new
     assert RARE not in tea.texts()
-
-
-def test_perplexity_is_measured_only_if_the_rules_have_a_bound(tea):
-    tea.put("raw", *sample_texts()[:20])
-    tea.refresh()
-    assert tea.ask("select count(perplexity), count(language) from documents") == [(0, 0)]
-    tea.refresh(quality={"max_perplexity": 1_000_000})
-    assert tea.ask("select count(perplexity), count(dropped_reason) from documents") == [(20, 0)]

@@ -112,6 +112,7 @@ def test_between_good_files_nothing_good_is_lost(tea):
     assert set(good) <= {text.replace("\n", "") for text in tea.texts()}
     reasons = {"bad_json", "not_text", "empty_file", "unreadable_file", "not_supported"}
     assert reasons <= dropped(tea).keys()
+    assert tea.ask("select count from funnel where reason = 'undecodable'") == [(4,)]
 
 
 def real_files() -> dict[str, bytes]:
@@ -275,9 +276,3 @@ def test_special_tokens_written_in_a_text_are_no_special_tokens(tea, vocabulary_
     for (sequence,) in tea.ask("select input_ids from instances"):
         assert ids["[MASK]"] not in sequence and ids["[PAD]"] not in sequence
         assert sequence.count(ids["[CLS]"]) == 1 and sequence.count(ids["[SEP]"]) <= 2
-
-
-def test_what_could_not_be_decoded_is_counted_in_the_funnel(tea):
-    (tea.raw / "broken.txt").write_bytes(A.encode() + b"\n\xff\xfe\xc3(" + B.encode() + b"\xff")
-    tea.refresh()
-    assert tea.ask("select count from funnel where reason = 'undecodable'") == [(4,)]

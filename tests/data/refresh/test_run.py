@@ -135,6 +135,8 @@ def test_repeated_short_and_foreign_documents_are_counted(corpus):
     (source / "z-again.jsonl").write_bytes((source / "tea.jsonl").read_bytes())
     (source / "C#" / "mainland.txt").write_bytes("这一份文件是用国标码写的。".encode("gb18030"))
     result = corpus.refresh()
+    # neither of which the rules ask for
+    assert corpus.ask("select count(perplexity), count(language) from documents") == [(0, 0)]
     with open_workspace(corpus.root) as statistics:
         funnel = statistics.funnel("茶").fetchall()
         lost = {(stage, unit, reason): n for _, stage, unit, _, _, reason, n in funnel if reason}

@@ -10,6 +10,7 @@ from data.catalog import open_workspace
 from data.segmentation import Segmenter, discover_words, write_dictionary
 from flows.__main__ import main
 from tests.conftest import sample_texts
+from tests.data.helpers import SEGMENTER
 
 HAN = "[\u4e00-\u9fff]"
 TERM = "鱘鱭鱮"  # three characters that meet nowhere else
@@ -27,14 +28,6 @@ def corpus(count=60, seed=0):
     return texts
 
 
-def test_a_word_jieba_does_not_know_is_found_with_its_count_and_an_example():
-    texts = corpus()
-    found = {word.word: word for word in discover_words(texts, min_count=10)}
-    assert TERM in found and not any(word != TERM and word in TERM for word in found)
-    assert found[TERM].count == sum(text.count(TERM) for text in texts)
-    assert TERM in found[TERM].example and found[TERM].cohesion > 3
-
-
 def test_all_parts_of_a_large_corpus_are_sampled(monkeypatch, caplog):
     texts = [*sample_texts() * 6, *corpus(800)]
     characters = sum(map(len, texts))
@@ -48,11 +41,6 @@ def test_all_parts_of_a_large_corpus_are_sampled(monkeypatch, caplog):
     assert not caplog.text
 
 
-def test_words_jieba_knows_are_left_out():
-    known = Segmenter()
-    assert all(len(known.split(word.word)) > 1 for word in discover_words(sample_texts(), min_count=5))
-
-
 def test_phrases_are_no_words():
     texts = corpus()
     for phrase in ("很好喝", "价格很公道", "冲泡和贮藏", "养生的妙方"):
@@ -61,12 +49,16 @@ def test_phrases_are_no_words():
         assert TERM in found and phrase not in found
 
 
-def test_the_measures_follow_their_definitions():
+def test_new_words_are_found_by_measures_that_follow_their_definitions():
     text = "\n".join(corpus())
     total = len(places_of(HAN, text))
     found = discover_words([text], min_count=10)
-    assert {len(word.word) for word in found} >= {2, 3}
+    words = {word.word: word for word in found}
+    assert words[TERM].cohesion > 3 and not any(word != TERM and word in TERM for word in words)
+    assert {len(word) for word in words} >= {2, 3}
+    assert all(len(SEGMENTER.split(word)) > 1 for word in words)  # jieba knows none of them
     for word in found[:20]:
+        assert word.word in word.example
         halves = [(word.word[:at], word.word[at:]) for at in range(1, len(word.word))]
         at = places_of(word.word, text)
         assert word.count == len(at)

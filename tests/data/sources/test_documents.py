@@ -20,7 +20,6 @@ from data.cleaning import CleaningRules, count_hits, make_guard
 from data.errors import InputError, disk_trouble
 from data.sources import Dropped, RawDocument, find_files, read_documents
 from data.sources.markup import markdown_text
-from data.storage import base_name
 from tests.data.helpers import parquet_of, tar_of, zip_of
 
 FIRST, SECOND = "第一篇讲采茶。要趁早上采。", "第二篇讲炒茶。锅要烧热。"
@@ -57,7 +56,8 @@ PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstd, ".bz2": bz2.compress, "
 @pytest.mark.parametrize("kind", CONTENT)
 def test_every_format_gives_its_documents(write, kind, compression):
     path = write(f"corpus.{kind}{compression}", PACKED[compression](CONTENT[kind]))
-    assert [text.replace("\n", "") for text in texts(path)] == [FIRST, SECOND]
+    for place in (path, f"file://{path}"):  # a URL is read through fsspec
+        assert [text.replace("\n", "") for text in texts(place)] == [FIRST, SECOND]
 
 
 # good files, one of another kind, and names that lead out of their folder
@@ -82,7 +82,8 @@ ARCHIVES = {
 @pytest.mark.parametrize("kind", ARCHIVES)
 def test_archives_give_the_documents_of_their_members(tmp_path, write, kind):
     path = write(f"corpus.{kind}", ARCHIVES[kind])
-    assert [text.replace("\n", "") for text in texts(path)] == [FIRST, SECOND] * 3
+    for place in (path, f"file://{path}"):
+        assert [text.replace("\n", "") for text in texts(place)] == [FIRST, SECOND] * 3
     assert reasons(path) == {"not_supported": 1, "unsafe_name": 1, "text_not_string": 1}
     uris = [item.source_uri for item in read_documents(path)]
     assert f"{path}!a.jsonl#line=1" in uris and f"{path}!deep/b.txt.gz#line=1" in uris
@@ -364,16 +365,6 @@ def test_a_web_page_loses_its_listings_and_keeps_preformatted_prose(write):
     assert without.count(FIRST) == 5 and "清零" not in without
 
 
-def test_urls_are_read_through_fsspec(tmp_path):
-    files = {"a.zip": ARCHIVES["zip"], "c.parquet": CONTENT["parquet"]}
-    files["b.jsonl.gz"] = gzip.compress(CONTENT["jsonl"])
-    for name, packed in files.items():
-        (tmp_path / name).write_bytes(packed)
-    found = find_files(f"file://{tmp_path}")
-    assert [base_name(uri) for uri in found] == sorted(files)
-    assert len([text for uri in found for text in texts(uri)]) == 6 + 2 + 2
-
-
 def test_text_of_parquet_that_is_not_utf_8_costs_only_its_bytes(write):
     broken = pa.array([FIRST.encode() + b"\xff", None, SECOND.encode()], pa.binary()).view(pa.string())
     assert texts(write("corpus.parquet", parquet_of(text=broken))) == [f"{FIRST}\ufffd", SECOND]
@@ -436,21 +427,17 @@ def test_a_number_of_any_length_is_read(write):
         assert texts(path)[-1] == SECOND and not reasons(path)
 
 
-def test_a_huge_document_is_cut_into_several(write):
-    path = write("corpus.txt", FIRST * 200_000)
-    parts = texts(path)
-    assert len(parts) == 3 and "".join(parts) == FIRST * 200_000
-    assert all(part.endswith("。") for part in parts)
-
-
-def test_a_very_long_line_is_cut_at_the_same_places(write, monkeypatch):
-    path = write("corpus.txt", f"{SECOND}\n{FIRST * 100_000}\n{SECOND}\n")
+def test_a_huge_document_is_cut_into_several_at_the_same_places_whatever_is_held(write, monkeypatch):
+    lines = [SECOND, FIRST * 200_000, SECOND]
+    path = write("corpus.txt", "\n".join([*lines, ""]))
     at_once = texts(path)
+    assert len(at_once) == 3 and "".join(at_once).replace("\n", "") == "".join(lines)
+    assert all(part.endswith("。") for part in at_once)
     monkeypatch.setattr("data.sources.documents.MAX_HELD_CHARACTERS", 1_100_000)
     monkeypatch.setattr("data.sources.decoding.LONGEST_LINE", 100_000)
     assert texts(path) == at_once
     uris = [item.source_uri for item in read_documents(path)]
-    assert uris == [f"{path}#part={n}" for n in (1, 2)]
+    assert uris == [f"{path}#part={n}" for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -478,3 +465,4 @@ def test_folders_and_globs_are_searched_in_order(tmp_path, write):
     assert names == sorted(names) and len(names) == 4
     assert [Path(p).name for p in find_files(str(tmp_path / "**/*.csv"))] == ["c.csv"]
     assert find_files(str(tmp_path / "*")) == find_files(str(tmp_path))  # as a shell's expansion of it
+    assert find_files(f"file://{tmp_path}") == [f"file://{tmp_path / name}" for name in names]
