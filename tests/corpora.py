@@ -5,7 +5,7 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data.catalog import open_workspace, record_run
+from data.catalog import open_workspace, read_catalog, record_run, require_version, version_shards
 from data.refresh import Plan, RefreshResult, RefreshSettings, plan_refresh, refresh
 from data.workspace import Workspace
 
@@ -51,6 +51,12 @@ def texts_of(workspace: Path, corpus: str = "tea") -> list[str]:
     """The texts of a corpus's documents in order of their characters."""
     with open_workspace(workspace) as statistics:
         return sorted(statistics.texts(corpus))
+
+
+def shards_of(workspace: Path, corpus: str = "tea") -> list:
+    """The shards of a corpus's current version."""
+    with read_catalog(Workspace(workspace)) as db:
+        return version_shards(db, require_version(db, corpus))
 
 
 def record(place: Workspace, run: str, status: str = "completed", **known: object) -> None:

@@ -140,12 +140,6 @@ class Server:
         made = self.ask(f"/deployments/name/{deployment}")["id"]
         return self.ask(f"/deployments/{made}/create_flow_run", {"parameters": parameters})["id"]
 
-    def complete(self, deployment, **parameters):
-        run = self.begin(deployment, **parameters)
-        state = self.wait_for_end(run)
-        assert state[0] == "Completed", (deployment, state)
-        return run
-
     def ask(self, path, body=None, method=None):
         given = (method or "GET",) if body is None else (method or "POST",)
         given += (self.environment.get("PREFECT_API_AUTH_STRING"), None if body is None else json.dumps(body))

@@ -63,15 +63,6 @@ def test_a_run_is_known_where_its_workspace_was_moved_or_copied_to(place, tmp_pa
     assert read_by(copied, copied.model("second") / "checkpoint-1") == [("general", "tea")]
 
 
-def test_a_run_from_elsewhere_has_read_the_general_corpus(place, tmp_path):
-    start = tmp_path / "base"
-    start.mkdir()
-    record(place, "third", init=str(start))
-    trained = place.model("third") / "checkpoint-1"
-    read = read_by(place, start, trained, domain="tea", general="general")
-    assert read == [("general",), ("general", "tea")]
-
-
 def test_the_version_that_was_read_is_searched(tmp_path, samples, vocabulary_file):
     place = Workspace(tmp_path / "w")
     for source in ("tea.jsonl", "general.txt"):
@@ -88,11 +79,14 @@ def test_the_version_that_was_read_is_searched(tmp_path, samples, vocabulary_fil
     assert (of_old.version, of_old.found, of_new.version, of_new.found) == (1, 1, 2, 0)
 
 
-def test_of_other_checkpoints_the_options_tell(place, tmp_path):
+def test_of_checkpoints_from_elsewhere_and_a_run_from_one_the_options_tell(place, tmp_path):
     before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    record(place, "third", init=str(before))
     assert read_by(place, before, after) == [(), ()]
-    read = read_by(place, before, after, domain="tea", general="general")
-    assert read == [("general",), ("general", "tea")]
+    for trained in (after, place.model("third") / "checkpoint-1"):
+        read = read_by(place, before, trained, domain="tea", general="general")
+        assert read == [("general",), ("general", "tea")]
     assert read_by(replace(place, root=tmp_path), after, domain="tea") == [("tea",)]
 
 

@@ -140,15 +140,6 @@ def test_files_of_a_killed_refresh_are_removed_when_the_next_begins(made, tmp_pa
         assert not left.exists() and other.exists()
 
 
-def test_a_refresh_that_fails_leaves_no_files(made):
-    """A disk that it has filled is not left so."""
-    before = files(made)
-    made.put("tea", "茶要慢慢喝。水要慢慢烧。")
-    with pytest.raises(InputError, match="was not committed"):
-        made.refresh()
-    assert files(made) == before
-
-
 def test_a_corpus_is_removed_with_the_share_that_it_held_out(made, tmp_path, capsys):
     """A trial of a few documents holds out many of them, and so a share of all corpora."""
 

@@ -11,15 +11,12 @@ from data.catalog import (
     examine,
     mark_for_rebuilding,
     open_workspace,
-    read_catalog,
-    require_version,
     restore,
-    version_shards,
     write_catalog,
 )
 from data.errors import InputError
 from data.workspace import Workspace
-from tests.corpora import Corpus, refresh_settings, write_jsonl
+from tests.corpora import Corpus, refresh_settings, shards_of, write_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +38,10 @@ def corpora(made, tmp_path):
     return [corpus.changed(workspace=tmp_path / "w") for corpus in made]
 
 
-def shards(corpus):
-    with read_catalog(corpus.place) as db:
-        return version_shards(db, require_version(db, corpus.settings.corpus))
-
-
 def test_a_shard_is_compared_again_only_where_its_size_or_time_changed(corpora):
     workspace = corpora[0].place
-    paths = [workspace.root / shard.path for corpus in corpora for shard in shards(corpus)]
+    shards = [shard for name in ("茶", "水") for shard in shards_of(workspace.root, name)]
+    paths = [workspace.root / shard.path for shard in shards]
     with checking(workspace, paths) as check:
         check()
     before = paths[0].stat()
@@ -71,7 +64,7 @@ def test_a_lost_file_that_a_refresh_needs_is_told_and_made_again_after_doctors_m
     (tea, water), workspace = corpora, corpora[0].place
     more = workspace.root.parent / "more.jsonl"
     write_jsonl(more, "乌龙茶半发酵。白茶微发酵。")
-    (shard,) = shards(tea)
+    (shard,) = shards_of(tea.root, "茶")
     (index,) = workspace.documents("茶").glob("index-*")
     names = {"list of documents": index, "shard": shard.path, "documents": shard.documents_path}
     path = workspace.root / names[file]

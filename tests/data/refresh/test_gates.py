@@ -99,15 +99,17 @@ COURT = "法院审理后判决合同无效。原告不服提起上诉。被告�
 UNLIKE = [COURT + "仲裁庭裁定赔偿损失。", COURT + "检察机关提出抗诉意见。", COURT + "双方达成和解撤回起诉。"]
 
 
-def test_a_refresh_that_loses_most_documents_leaves_the_old_version_current_until_it_is_allowed(tea):
+def test_a_refresh_that_loses_most_documents_leaves_the_old_version_and_no_files_until_it_is_allowed(tea):
     tea = tea.changed(duplicates={"near": None})  # the documents are alike
     tea.put("old", *OLD)
     tea.put("more", *LIKE_OLD)
     tea.refresh()
     (tea.raw / "old.jsonl").unlink()
+    before = {*tea.root.rglob("*.parquet")}
     with pytest.raises(InputError, match="share of documents lost .max_lost_documents. is 0.8"):
         tea.refresh()
     assert tea.ask("select max(version) from versions") == [(1,)]
+    assert {*tea.root.rglob("*.parquet")} == before  # nor is a full disk left so
     allowed = tea.refresh(gates={"max_lost_documents": 1.0})
     assert allowed.version == 2 and allowed.documents == 2
 

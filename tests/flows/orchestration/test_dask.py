@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from data.catalog import read_catalog, require_version, version_shards
 from data.cleaning import GuardRules, QualityRules
 from data.errors import InputError
 from data.refresh import refresh
-from data.workspace import Workspace, state_folder
+from data.workspace import state_folder
 from flows.orchestration.dask import check_cluster, open_cluster
 from tests.commands import run, typed_as
 from tests.conftest import sample_texts
+from tests.corpora import shards_of
 from tests.flows.serving import add_database
 
 distributed = pytest.importorskip("distributed")
@@ -39,11 +39,6 @@ def corpus(tea):
     return tea.changed(source=tuple(str(tea.raw / f"{number}.jsonl") for number in range(4)))
 
 
-def shards(workspace):
-    with read_catalog(Workspace(workspace)) as db:
-        return version_shards(db, require_version(db, "tea"))
-
-
 @pytest.mark.slow
 def test_two_workers_make_the_same_shards_byte_for_byte(cluster, corpus):
     """By the command: tasks run on the cluster, their states are told by its workers."""
@@ -57,8 +52,8 @@ def test_two_workers_make_the_same_shards_byte_for_byte(cluster, corpus):
             done = run("refresh-corpus", *typed_as(given))
         assert done.returncode == 0 and "tea version 1" in done.stdout, done.stderr
         assert len({task["worker"] for task in stream.data}) == 2, stream.data  # both were there for it
-    assert shards(there) == shards(here)
-    for shard in shards(there):
+    assert shards_of(there) == shards_of(here)
+    for shard in shards_of(there):
         for path in (shard.path, shard.documents_path):
             assert (there / path).read_bytes() == (here / path).read_bytes()
     with closing(sqlite3.connect(state_folder(there) / "prefect.db")) as db:

@@ -217,7 +217,8 @@ def test_a_failed_run_says_what_is_wrong_to_a_webhook_too_and_drift_starts_pretr
     given = server.ask(f"/flow_runs/{tea[0]}")["parameters"]
     more = {"source": [*given["source"], str(samples / "general.txt")]}
     more["drift"] = {"event_if": "mlm_loss>-100"}
-    server.complete("refresh-corpus/default", **given | more)
+    grown = server.begin("refresh-corpus/default", **given | more)
+    assert server.wait_for_end(grown)[0] == "Completed", server.state(grown)
     (found,) = server.ask("/artifacts/filter", {"artifacts": {"key": {"any_": ["drift-tea"]}}})
     measured = {row["measure"]: row["value"] for row in json.loads(found["data"])}
     assert measured["new_words"] > 0 and abs(measured["mlm_loss"]) < 5

@@ -23,11 +23,6 @@ def splits(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def domain(tmp_path_factory):
-    return few_texts(tmp_path_factory.mktemp("domain"))[1]
-
-
-@pytest.fixture(scope="module")
 def hub_cache(tmp_path_factory, tokenizer):
     """A cache with hf:org/albert-tea alone."""
     folder = tmp_path_factory.mktemp("hub")
@@ -49,9 +44,9 @@ def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache,
 
 
 def test_an_end_to_end_run_starts_from_a_repository_of_the_hub(
-    splits, domain, hub_cache, prefect_server, tmp_path, tokenizer
+    splits, hub_cache, prefect_server, tmp_path, tokenizer
 ):
-    given = splits | {"init": "hf:org/albert-tea", "domain": domain, "steps": 4, "workers": 1}
+    given = splits | {"init": "hf:org/albert-tea", "domain": few_texts(tmp_path)[1], "steps": 4, "workers": 1}
     given |= {"text": {"max_seq_length": 64, "max_unknown_share": 1}, "pretraining": {"batch_tokens": 512}}
     given["fine_tuning"] = {"seeds": "0,1", "epochs": 1, "learning_rate": 1e-4, "baselines": "no"}
     given["workspace"] = tmp_path / "w"
