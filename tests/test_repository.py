@@ -32,11 +32,8 @@ def test_every_job_has_a_deployment_and_schedules_are_in_the_time_of_china():
     assert {schedule["timezone"] for schedule in schedules} == {"Asia/Shanghai"}
 
 
-def test_the_readme_is_short_and_its_links_lead_somewhere():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(readme.split()) <= 1100
-    for path in re.findall(r"\]\(([^)]+)\)", readme):
-        assert (ROOT / path).is_file(), path
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1100
 
 
 def test_samples_have_the_promised_sizes_and_kinds():

@@ -12,11 +12,6 @@ SHORT = "龙井怎么泡才好"
 LAW = "县级以上地方各级人民政府应当公布收购价格"
 
 
-@pytest.fixture
-def evaluation(write):
-    return write("test.tsv", f"text_a\ttext_b\tlabel\n{QUESTION}\t{SHORT}\t1\n")
-
-
 def hits(path, *documents):
     guard = make_guard((str(path),), 13, CleaningRules())
     return count_hits(guard, documents).tolist()
@@ -126,9 +121,9 @@ def test_a_guard_without_text_or_that_cannot_be_read_to_its_end_is_refused(tmp_p
 
 
 @pytest.mark.parametrize("action, kept", [("drop", 1), ("report", 2)])
-def test_a_refresh_drops_or_reports_them(tea, write, evaluation, action, kept):
+def test_a_refresh_drops_or_reports_them(tea, write, action, kept):
     tea.put("raw", f"先读一句话。{QUESTION}？有人这样问。", "茶要慢慢喝。水要慢慢烧。")
-    evaluation.write_text("text\n清明前採的龍井茶應該用多少度的水來泡才好\n", encoding="utf-8")
+    evaluation = write("test.tsv", "text\n清明前採的龍井茶應該用多少度的水來泡才好\n")
     guard = GuardRules(files=(str(evaluation),), action=action)
     assert tea.refresh(cleaning=CleaningRules(simplify=True), guard=guard).documents == kept
     reason = "in_evaluation_set" if action == "drop" else None

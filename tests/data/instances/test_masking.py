@@ -155,7 +155,9 @@ def test_macbert_puts_similar_words_in_place_of_words(arrays, tokenizer):
 
 
 @pytest.mark.parametrize("objective", [*OBJECTIVES])
-def test_a_draw_depends_on_nothing_but_seed_epoch_and_instance(instances, arrays, tokenizer, objective):
+def test_a_draw_depends_on_nothing_but_seed_epoch_and_instance(
+    instances, arrays, tokenizer, objective, monkeypatch
+):
     rule = MaskRule(objective=objective)
     together = draw(arrays, tokenizer, rule, epoch=3)
     cu_seqlens = arrays[2]
@@ -164,16 +166,13 @@ def test_a_draw_depends_on_nothing_but_seed_epoch_and_instance(instances, arrays
         inside = (together.positions >= cu_seqlens[number]) & (together.positions < cu_seqlens[number + 1])
         assert (together.positions[inside] - cu_seqlens[number]).tolist() == alone.positions.tolist()
         assert together.replacements[inside].tolist() == alone.replacements.tolist()
+    with monkeypatch.context() as patch:
+        patch.setattr("data.instances.masking.BLOCK_TOKENS", 300)
+        parts = draw(arrays, tokenizer, rule, epoch=3)
+    assert together.positions.tolist() == parts.positions.tolist()
+    assert together.replacements.tolist() == parts.replacements.tolist()
     assert draw(arrays, tokenizer, rule, epoch=4).positions.tolist() != together.positions.tolist()
     assert draw(arrays, tokenizer, rule, seed=1, epoch=3).positions.tolist() != together.positions.tolist()
-
-
-def test_blocks_change_nothing(arrays, tokenizer, monkeypatch):
-    whole = draw(arrays, tokenizer)
-    monkeypatch.setattr("data.instances.masking.BLOCK_TOKENS", 300)
-    parts = draw(arrays, tokenizer)
-    assert whole.positions.tolist() == parts.positions.tolist()
-    assert whole.replacements.tolist() == parts.replacements.tolist()
 
 
 @pytest.mark.parametrize("sequences", [0, 2])

@@ -8,12 +8,6 @@ from data.instances import read_shard
 from tests.corpora import make_corpus
 
 
-@pytest.fixture(scope="module")
-def shard(tmp_path_factory, samples, vocabulary_file):
-    (path,) = make_corpus(tmp_path_factory.mktemp("w"), "tea", samples / "tea.jsonl", vocabulary_file)
-    return path
-
-
 def pages(shard):
     """First and last byte of the data of each column, its first page header left out."""
     group = pq.read_metadata(shard).row_group(0)
@@ -22,7 +16,8 @@ def pages(shard):
         yield begin + 64, begin + column.total_compressed_size
 
 
-def test_every_flipped_bit_of_a_columns_data_is_found(shard, tmp_path):
+def test_every_flipped_bit_of_a_columns_data_is_found(tmp_path, samples, vocabulary_file):
+    (shard,) = make_corpus(tmp_path / "w", "tea", samples / "tea.jsonl", vocabulary_file)
     whole = shard.read_bytes()
     damaged = tmp_path / shard.name
     draw = random.Random(0)

@@ -51,6 +51,7 @@ BAD = {
     "surrogates.jsonl": (rows(A) + surrogate("孤前面。后面还有一句。"), 2, {}),
     "broken.jsonl": (rows(A) + b'{"text": "no end\n' + rows(B), 2, {"bad_json": 1}),
     "no-field.jsonl": (rows(A) + b'{"content": "\xe8\x8c\xb6"}\n' + rows(B), 2, {"no_text_field": 1}),
+    "long-numbers.jsonl": (rows(A, B).replace(b'{"text"', b'{"n": ' + b"9" * 6000 + b', "text"'), 2, {}),
     "not-text.jsonl": (
         rows(A) + b'{"text": 5}\n{"text": null}\n{"text": ["a"]}\n',
         1,

@@ -421,12 +421,6 @@ def test_lists_and_quotes_are_read_to_a_hundred_levels_and_deeper_ones_are_named
         assert list(read_documents(path)) == [Dropped(f"{path}#nested over 100 levels", "unreadable_file")]
 
 
-def test_a_number_of_any_length_is_read(write):
-    for first in ("", json.dumps({"text": FIRST}) + "\n"):
-        path = write("numbers.jsonl", first + '{"n": ' + "9" * 6000 + f', "text": "{SECOND}"}}\n')
-        assert texts(path)[-1] == SECOND and not reasons(path)
-
-
 def test_a_huge_document_is_cut_into_several_at_the_same_places_whatever_is_held(write, monkeypatch):
     lines = [SECOND, FIRST * 200_000, SECOND]
     path = write("corpus.txt", "\n".join([*lines, ""]))

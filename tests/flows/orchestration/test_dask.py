@@ -21,15 +21,6 @@ distributed = pytest.importorskip("distributed")
 pytest.importorskip("prefect_dask")
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    # processes of their own; the page of the cluster on any port
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
-    ) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def corpus(tea):
     """The sample in four files."""
@@ -40,14 +31,19 @@ def corpus(tea):
 
 
 @pytest.mark.slow
-def test_two_workers_make_the_same_shards_byte_for_byte(cluster, corpus):
+def test_two_workers_make_the_same_shards_byte_for_byte(corpus):
     """By the command: tasks run on the cluster, their states are told by its workers."""
     here, there = corpus.root, corpus.root.parent / "there"
     refresh(corpus.settings)
     given = {"corpus": "tea", "tokenizer": corpus.settings.tokenizer, "source": corpus.settings.source}
-    given |= {"running": {"dask_address": cluster.scheduler_address}, "workspace": there}
     add_database(state_folder(there))
-    with distributed.Client(cluster.scheduler_address, set_as_default=False) as client:
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        distributed.Client(cluster.scheduler_address, set_as_default=False) as client,
+    ):
+        given |= {"running": {"dask_address": cluster.scheduler_address}, "workspace": there}
         with distributed.get_task_stream(client) as stream:
             done = run("refresh-corpus", *typed_as(given))
         assert done.returncode == 0 and "tea version 1" in done.stdout, done.stderr
