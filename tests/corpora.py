@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data.catalog import open_workspace, read_catalog, record_run, require_version, version_shards
-from data.refresh import Plan, RefreshResult, RefreshSettings, plan_refresh, refresh
+from data.refresh import Plan, RefreshResult, RefreshSettings, divide, plan_refresh, read_batch, refresh
 from data.workspace import Workspace
 
 NEW = "新来的一篇讲怎样选茶杯。白瓷的最公道。"
@@ -45,12 +45,6 @@ def ask(workspace: Path, query: str, *parameters: object) -> list[tuple]:
     """Rows that a query finds in a workspace."""
     with open_workspace(workspace) as statistics:
         return statistics.sql(query, [*parameters]).fetchall()
-
-
-def texts_of(workspace: Path, corpus: str = "tea") -> list[str]:
-    """The texts of a corpus's documents in order of their characters."""
-    with open_workspace(workspace) as statistics:
-        return sorted(statistics.texts(corpus))
 
 
 def shards_of(workspace: Path, corpus: str = "tea") -> list:
@@ -109,6 +103,12 @@ class Corpus:
     def plan(self, **changes: object) -> Plan:
         return plan_refresh(self.changed(**changes).settings)
 
+    def divided(self) -> tuple:
+        """Its plan, what its sources hold, and the division of that into shards."""
+        planned = self.plan()
+        sources = read_batch(planned.files, planned)
+        return planned, sources, divide(planned, sources)
+
     def refresh(self, **changes: object) -> RefreshResult:
         return refresh_here(self.changed(**changes).settings)
 
@@ -116,4 +116,6 @@ class Corpus:
         return ask(self.root, query, *parameters)
 
     def texts(self) -> list[str]:
-        return texts_of(self.root, self.settings.corpus)
+        """Those of its documents in order of their characters."""
+        with open_workspace(self.root) as statistics:
+            return sorted(statistics.texts(self.settings.corpus))

@@ -11,7 +11,7 @@ from data.catalog import (
 from data.errors import InputError
 from data.instances import verify
 from data.locks import hold
-from data.refresh import build_batch, commit, divide, read_batch
+from data.refresh import build_batch, commit
 from data.workspace import Workspace
 from flows.__main__ import main
 from tests.corpora import NEW, Corpus, record, write_jsonl
@@ -19,9 +19,7 @@ from tests.corpora import NEW, Corpus, record, write_jsonl
 
 def build_without_commit(corpus):
     """A refresh in this process, up to its commit."""
-    planned = corpus.plan()
-    sources = read_batch(planned.files, planned)
-    division = divide(planned, sources)
+    planned, sources, division = corpus.divided()
     return planned, sources, division, build_batch(division.pieces, planned)
 
 

@@ -5,8 +5,6 @@ import random
 import pyarrow.parquet as pq
 import pytest
 
-from data.refresh import divide, read_batch
-
 FOOTER = "本网站所有内容均为转载，版权归原作者所有，如有侵权请联系删除。"
 
 
@@ -17,8 +15,7 @@ def test_a_sentence_of_fifty_documents_drops_those_it_fills(tea, carriers, reaso
     lengths = [200] * 5 + [8] * (carriers - 5)
     texts = ["".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(length)) for length in lengths]
     tea.put("raw", *(f"{text}。{FOOTER}" for text in texts))
-    planned = tea.plan()
-    division = divide(planned, read_batch(planned.files, planned))
+    *_, division = tea.divided()
     listed = pq.read_table(division.listed_path, columns=["position", "reason"]).sort_by("position")
     assert listed["reason"].to_pylist() == [None] * 5 + [reason] * (carriers - 5)
 

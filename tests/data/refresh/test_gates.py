@@ -9,17 +9,16 @@ import pytest
 
 from data.catalog import Condition, measure_drift, open_workspace, parse_condition
 from data.errors import InputError
-from data.refresh import build_batch, check_quality, divide, read_batch
+from data.refresh import build_batch, check_quality
 from tests.corpora import Corpus
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory, samples, vocabulary_file):
     """The sample as shards that are not committed yet: plan, division and shards."""
-    planned = Corpus.begin(tmp_path_factory.mktemp("w"), vocabulary_file, samples / "tea.jsonl").plan()
-    division = divide(planned, read_batch(planned.files, planned))
-    shards = build_batch(division.pieces, planned)
-    return planned, division, shards
+    corpus = Corpus.begin(tmp_path_factory.mktemp("w"), vocabulary_file, samples / "tea.jsonl")
+    planned, _, division = corpus.divided()
+    return planned, division, build_batch(division.pieces, planned)
 
 
 def spoilt(shard, planned, change):

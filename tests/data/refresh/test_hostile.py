@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from data.cleaning import CleaningRules, DuplicateRules, clean_text, make_guard
 from data.errors import InputError
-from data.refresh import GateRules, RefreshSettings, divide, read_batch
+from data.refresh import GateRules, RefreshSettings
 from data.refresh.read import read_source
 from data.sources.markup import mdx_text
 from tests.conftest import SAMPLES
@@ -89,9 +89,8 @@ def test_alone_it_gives_its_documents_and_reasons_or_one_error(tea, name):
     content, kept, reasons = BAD[name]
     (tea.raw / name).write_bytes(content)
     try:
-        planned = tea.plan()
-        read = read_batch(planned.files, planned)
-        listed = pq.read_table(divide(planned, read).listed_path)["reason"].to_pylist()
+        _, read, division = tea.divided()
+        listed = pq.read_table(division.listed_path)["reason"].to_pylist()
     except InputError as refused:
         assert not kept and "\n" not in str(refused)
         return

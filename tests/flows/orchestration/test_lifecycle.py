@@ -161,38 +161,28 @@ def test_parts_of_a_lost_run_are_marked_with_it_and_those_of_other_runs_are_left
             client.delete_flow_run(run.id)
 
 
-@pytest.fixture
-def runs(prefect_server):
-    """A client, and two runs of a deployment that are called running."""
+@pytest.mark.slow
+def test_a_cancel_that_the_runner_has_missed_ends_the_run_all_the_same(prefect_server, monkeypatch, tmp_path):
+    monkeypatch.setattr("flows.orchestration.lifecycle.OVERLOOKED", timedelta(0))
+    works = "trap 'touch told; kill $!; exit' TERM; touch begun; sleep 600 & wait"
+    folders, processes = [tmp_path / "cancelled", tmp_path / "other"], []
     with get_client(sync_client=True) as client:
         deployment = client.create_deployment(client.create_flow_from_name("whole"), f"runs-{uuid4()}")
-        runs = [client.create_flow_run_from_deployment(deployment).id for _ in range(2)]
-        for run in runs:
+        runs = [client.create_flow_run_from_deployment(deployment).id for _ in folders]
+        for run, folder in zip(runs, folders, strict=True):
             client.set_flow_run_state(run, Running(), force=True)
-        yield client, *runs
+            folder.mkdir()
+            environment = os.environ | {"PREFECT__FLOW_RUN_ID": str(run)}
+            processes.append(subprocess.Popen(["sh", "-c", works], cwd=folder, env=environment))
+        client.set_flow_run_state(runs[0], Cancelling())
+        wait_until(lambda: all((folder / "begun").exists() for folder in folders))
+        end_runs(is_overlooked)
+        assert [(folder / "told").exists() for folder in folders] == [True, False]
+        assert [client.read_flow_run(run).state.name for run in runs] == ["Cancelled", "Running"]
+        assert processes[1].poll() is None
+        processes[1].terminate()
+        processes[1].wait()
         client.delete_deployment(deployment)
-
-
-@pytest.mark.slow
-def test_a_cancel_that_the_runner_has_missed_ends_the_run_all_the_same(runs, monkeypatch, tmp_path):
-    monkeypatch.setattr("flows.orchestration.lifecycle.OVERLOOKED", timedelta(0))
-    client, *runs = runs
-    client.set_flow_run_state(runs[0], Cancelling())
-    works = "trap 'touch told; kill $!; exit' TERM; touch begun; sleep 600 & wait"
-    folders = [tmp_path / str(run) for run in runs]
-    for folder in folders:
-        folder.mkdir()
-    _, other = (
-        subprocess.Popen(["sh", "-c", works], cwd=folder, env=os.environ | {"PREFECT__FLOW_RUN_ID": str(run)})
-        for folder, run in zip(folders, runs, strict=True)
-    )
-    wait_until(lambda: all((folder / "begun").exists() for folder in folders))
-    end_runs(is_overlooked)
-    assert [(folder / "told").exists() for folder in folders] == [True, False]
-    assert [client.read_flow_run(run).state.name for run in runs] == ["Cancelled", "Running"]
-    assert other.poll() is None
-    other.terminate()
-    other.wait()
 
 
 def leave_a_mode():
