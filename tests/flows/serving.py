@@ -141,8 +141,9 @@ class Server:
         return self.ask(f"/deployments/{made}/create_flow_run", {"parameters": parameters})["id"]
 
     def ask(self, path, body=None, method=None):
-        given = (method or "GET",) if body is None else (method or "POST",)
-        given += (self.environment.get("PREFECT_API_AUTH_STRING"), None if body is None else json.dumps(body))
+        method = method or ("GET" if body is None else "POST")
+        sent = None if body is None else json.dumps(body)
+        given = (method, self.environment.get("PREFECT_API_AUTH_STRING"), sent)
         until, status = time.monotonic() + DEADLINE, 503
         # while its database is busy Prefect's own clients ask again too
         while status == 503 and time.monotonic() < until:

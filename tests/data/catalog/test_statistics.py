@@ -23,16 +23,11 @@ def statistics(tmp_path_factory, samples, vocabulary_file):
         yield opened
 
 
-@pytest.fixture
-def relations(statistics):
-    """The relations about a corpus, except new words and duplicates: the samples have none."""
+def test_every_relation_becomes_a_pandas_arrow_or_polars_table(statistics):
+    """About a corpus, except new words and duplicates: the samples have none."""
     names = "funnel lengths words word_lengths tokens masks masked_words source_shares unknown_by_source "
     names += "coverage_by_source vocabulary_coverage version_changes changed_documents sample_instances"
-    return [statistics.versions(), *(getattr(statistics, name)("tea") for name in names.split())]
-
-
-def test_every_relation_becomes_a_pandas_arrow_or_polars_table(relations):
-    for relation in relations:
+    for relation in (statistics.versions(), *(getattr(statistics, name)("tea") for name in names.split())):
         frame, table = relation.df(), relation.to_arrow_table()
         assert len(frame) == len(table) > 0 and list(frame.columns) == table.column_names
         assert isinstance(relation.pl(), polars.DataFrame)
