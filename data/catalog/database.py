@@ -172,11 +172,7 @@ def read_everything(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None
 def write_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
     """Run one transaction: it takes effect when the block ends, and not at all if it raises."""
     workspace.lock("catalog").parent.mkdir(parents=True, exist_ok=True)
-    with (
-        FileLock(workspace.lock("catalog")),
-        replacing(workspace.catalog_copy) as copy,  # renamed last: without a catalog it means a loss
-        replacing(workspace.catalog) as temporary,
-    ):
+    with FileLock(workspace.lock("catalog")), replacing(workspace.catalog) as temporary:
         for path in (workspace.catalog, workspace.catalog_copy):
             for left in path.parent.glob(f"{path.name}.*{TEMPORARY_SUFFIX}*"):
                 left.unlink()  # by a killed writer
@@ -194,7 +190,8 @@ def write_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
             yield db
             db.execute("commit; checkpoint")
             read_everything(db, workspace)  # its copy must be whole
-        shutil.copyfile(temporary, copy)
+        with replacing(workspace.catalog_copy) as copy:
+            shutil.copyfile(temporary, copy)
 
 
 def _check_version(db: duckdb.DuckDBPyConnection, workspace: Workspace, table: str) -> None:
