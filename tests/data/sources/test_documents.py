@@ -105,6 +105,15 @@ def test_documents_before_the_damage_of_an_archive_are_read(write):
         assert f"{path}!c.txt#cut off" in [item.source_uri for item in read_documents(path)]
 
 
+@pytest.mark.parametrize(("at", "value"), [(0, 1), (2, 97)], ids=["a password", "an unknown method"])
+def test_a_zip_member_that_cannot_be_opened_leaves_the_others_to_be_read(at, value, write):
+    content = bytearray(zip_of({"shut.txt": CONTENT["txt"], "a.jsonl": CONTENT["jsonl"]}))
+    for header, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the member's own, and the directory's
+        content[content.index(header) + flags + at] = value
+    path = write("a.zip", bytes(content))
+    assert texts(path) == [FIRST, SECOND] and reasons(path) == {"unreadable_file": 1}
+
+
 class Failing(io.FileIO):
     """A file of a disk that fails behind the first bytes."""
 
