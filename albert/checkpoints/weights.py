@@ -29,11 +29,12 @@ def read_tensors(source: Source) -> dict[str, Tensor]:
         tensors = _read_shards(source.weights)
     else:
         tensors = _read_file(source.weights)
-    try:
-        broken = [n for n, t in tensors.items() if t.is_floating_point() and not bool(t.isfinite().all())]
-    except RuntimeError as error:  # of eight bits, sparse, or without values
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{source.weights} holds tensors of a kind that is not read: {reason}") from None
+    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+    for name, tensor in floats.items():
+        if tensor.itemsize == 1 or tensor.layout != torch.strided or tensor.is_meta:
+            kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
+            raise InputError(f"{source.weights} holds tensors of a kind that is not read: {name} is {kind}")
+    broken = [name for name, tensor in floats.items() if not bool(tensor.isfinite().all())]
     if broken:
         raise InputError(
             f"{source.weights} holds NaN or infinity in {len(broken)} tensor(s), first {broken[0]}: "
