@@ -34,8 +34,10 @@ def describe(outcome: RefreshOutcome) -> str:
     lines = refresh.describe_result(outcome.result)
     if outcome.drift:
         lines.append(describe_drift(outcome.drift))
-    if outcome.pretraining:
-        lines.append(f"pretraining followed: {outcome.pretraining.checkpoint}")
+    if followed := outcome.pretraining:
+        lines.append(
+            f"pretraining followed: {followed.status} after {followed.steps:,} steps, {followed.checkpoint}"
+        )
     return "\n".join(lines)
 
 

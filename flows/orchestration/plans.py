@@ -81,6 +81,11 @@ class RefreshOutcome:
     drift: Drift | None = None  # None: no new documents, or no older ones
     pretraining: PretrainResult | None = None
 
+    @property
+    def status(self) -> str | None:
+        """How the pretraining ended, if one followed."""
+        return self.pretraining.status if self.pretraining else None
+
 
 @dataclass(frozen=True, slots=True)
 class RefreshPlan:

@@ -21,6 +21,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from albert.reports import write_card
 from data.workspace import Workspace
 from flows.end_to_end import finished
+from flows.orchestration import RefreshOutcome
 from flows.orchestration.settings import JOBS
 from tests import ROOT
 from tests.albert.report_samples import pretraining
@@ -117,8 +118,10 @@ def test_a_training_that_has_a_server_of_its_own_is_stopped_with_it(workspace, t
 
 
 def test_what_would_follow_a_training_that_was_stopped_is_stopped_too(tmp_path):
+    stopped = replace(pretraining(tmp_path), status="interrupted")
     with pytest.raises(KeyboardInterrupt):
-        finished(replace(pretraining(tmp_path), status="interrupted"))
+        finished(stopped)
+    assert RefreshOutcome(None, None, stopped).status == "interrupted"  # its exit code is a training's
 
 
 @pytest.mark.slow
@@ -132,7 +135,8 @@ def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server
     drift = {"pretrain_if": "mlm_loss>-100", "steps": 2}
     more = {"source": texts, "workers": 1, "drift": drift}
     grown = complete("refresh-corpus", tea | more, **prefect_server)
-    told = re.search(r"MLM loss ([+-][\d.]+)\npretraining followed: .*/checkpoint-2\n", grown)
+    followed = "pretraining followed: completed after 2 steps, .*/checkpoint-2\n"
+    told = re.search(rf"MLM loss ([+-][\d.]+)\n{followed}", grown)
     assert told and abs(float(told[1])) < 5, grown
     (checkpoint,) = workspace.glob("models/*/checkpoint-6")
     card = write_card(checkpoint, source_licences={"general": "cc0-1.0"}).read_text(encoding="utf-8")
