@@ -15,6 +15,7 @@ from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.library import CustomOpDef
 
 Choice = Literal["triton", "torch", "auto"]
@@ -132,7 +133,7 @@ def differentiable(
     operator.register_autograd(gradients, setup_context=save)
 
     class Direct(torch.autograd.Function):
-        backward = staticmethod(gradients)
+        backward = staticmethod(once_differentiable(gradients))  # type: ignore[assignment]  # its signature
 
         @staticmethod
         def forward(ctx, *inputs):  # with a `setup_context` torch would bind a signature at every call

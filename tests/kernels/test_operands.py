@@ -41,6 +41,14 @@ def test_strided_operands_give_the_same_bits(either, operator):
     operand_checks.strided(either, operator)
 
 
+def test_a_second_derivative_is_refused(either):
+    x = torch.randn(5, 40, device=checks.DEVICE, requires_grad=True)
+    y = either.bias_gelu(x, x[0], "gelu_new").square().sum()
+    (gradient,) = torch.autograd.grad(y, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
 @pytest.mark.parametrize("operator", list(operand_checks.CALLS))
 def test_the_last_tokens_are_as_without_the_others(triton, operator):
     operand_checks.far(triton, operator, 150, 48, torch.float16)
