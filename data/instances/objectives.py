@@ -15,15 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_GEOMETRIC = 0.2  # SpanBERT's p
-_LONGEST_SPAN = 10  # words
-_MACBERT = (0.4, 0.3, 0.2, 0.1)
+_SPANBERT = 0.2 * 0.8 ** np.arange(10)
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
     """The rules of an objective that do not depend on settings."""
 
+    lengths: tuple[float, ...] = ()  # shares of masking 1, 2, .. words together; () if settings decide
     sentence_order: bool = False  # SOP is part of it
     packs: bool = False  # an instance may run from one document into the next
     whole_spans: bool = False  # one draw of 80/10/10 decides for all tokens masked together
@@ -32,9 +31,9 @@ class Objective:
 
 OBJECTIVES = {
     "albert": Objective(sentence_order=True),
-    "roberta": Objective(packs=True),
-    "macbert": Objective(sentence_order=True, similar_words=True),
-    "spanbert": Objective(whole_spans=True),
+    "roberta": Objective((1.0,), packs=True),
+    "macbert": Objective((0.4, 0.3, 0.2, 0.1), sentence_order=True, similar_words=True),
+    "spanbert": Objective(tuple(_SPANBERT.tolist()), whole_spans=True),
 }
 
 
@@ -44,13 +43,5 @@ def length_probabilities(objective: str, max_ngram: int) -> np.ndarray:
     >>> length_probabilities("albert", 3).round(3).tolist()
     [0.545, 0.273, 0.182]
     """
-    weights: np.ndarray
-    if objective == "albert":
-        weights = 1.0 / np.arange(1, max_ngram + 1)
-    elif objective == "roberta":
-        weights = np.ones(1)
-    elif objective == "macbert":
-        weights = np.array(_MACBERT)
-    else:
-        weights = _GEOMETRIC * (1 - _GEOMETRIC) ** np.arange(_LONGEST_SPAN)
+    weights = np.array(OBJECTIVES[objective].lengths or 1.0 / np.arange(1, max_ngram + 1))
     return weights / weights.sum()
