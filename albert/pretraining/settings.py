@@ -227,7 +227,10 @@ class PretrainSettings(TrainingOptions):
 def read_settings(path: Path) -> PretrainSettings:
     """The settings in a run's folder or settings file. Raises InputError if it has none of this version."""
     file = path / SETTINGS_FILE if path.is_dir() else path
-    problem = f"{file} holds no settings of this version of jixu"
+    problem = (
+        f"{file} holds no settings of this version of jixu: end the run with the version that began it, or "
+        "begin anew with --resume never"
+    )
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

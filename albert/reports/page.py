@@ -62,7 +62,7 @@ def read_report(run: Path) -> Report:
     if version != SCHEMA_VERSION:
         raise InputError(
             f"{path} has schema version {version}, but this version of jixu reads {SCHEMA_VERSION}: "
-            "make the report again"
+            "use the version that wrote it, or make the report again"
         )
     return parse(Report, content, f"{path} is damaged, make the report again")
 
