@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, Literal, cast, get_args
 
@@ -148,12 +147,8 @@ def differentiable(
     return call
 
 
-_ANYWHERE = nullcontext()
-
-
-def on_device(x: Tensor) -> AbstractContextManager:
-    """Make the GPU of `x` the current one, where Triton launches; do nothing for a CPU."""
-    return torch.cuda.device_of(x) if x.is_cuda else _ANYWHERE
+# makes the GPU of a tensor the current one, where Triton launches; does nothing for a CPU
+on_device = torch.cuda.device_of
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
