@@ -41,6 +41,7 @@ def average(sources: Sequence[Path | str], target: Path, *, weight: float | None
     report = _joint_report(checkpoints)
     rest = len(sources) - 1
     shares = [1 / (rest + 1)] * (rest + 1) if weight is None else [weight, *[(1 - weight) / rest] * rest]
+    torch.manual_seed(0)  # for a head that all lack
     model = checkpoints[0].build()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

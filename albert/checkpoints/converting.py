@@ -53,6 +53,7 @@ def convert(
     vocabulary = load_tokenizer(find_tokenizer(tokenizer) if tokenizer else checkpoint.source.vocabulary)
     check_vocabulary(vocabulary, checkpoint)
     new_terms = read_terms(terms) if terms else []
+    torch.manual_seed(0)  # for a head that the checkpoint lacks
     model = checkpoint.build()
     notices = checkpoint.report.notices()
     if new_terms:

@@ -285,6 +285,7 @@ def _record(candidate: Candidate, result: SeedResult, key: str) -> FineTuned:
 
 def _new_model(candidate: Candidate, seed: int) -> nn.Module:
     """The encoder with a head drawn from the seed."""
+    torch.manual_seed(seed)  # for a pooler that the checkpoint lacks
     encoder = load_start(candidate.path).encoder
     torch.manual_seed(seed)
     if not candidate.is_pretrained and isinstance(encoder, AutoEncoder):

@@ -74,6 +74,8 @@ def test_what_no_checkpoint_has_is_said_and_no_mlm_head_refused(tmp_path, tokeni
         "the checkpoint has no SOP head: it starts from random weights",
         "2 tensor(s) of the checkpoint not used: classifier.bias, classifier.weight",
     ]
+    average(a, b, tmp_path / "again")
+    assert run_here("checkpoint", "diff", tmp_path / "mean", tmp_path / "again").returncode == 0
     for folder in (a, b):
         without(folder, "predictions.bias")
     done = average(a, b, tmp_path / "unbiased")

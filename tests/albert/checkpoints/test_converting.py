@@ -89,10 +89,11 @@ def happened(name):
 
 @pytest.mark.parametrize("name", [name for name, (_, message) in FOLDERS.items() if message is None])
 def test_a_folder_as_people_have_it_is_trained_on_and_converted(name, tmp_path, tokenizer, settings):
-    source, target = tmp_path / "a", tmp_path / "b"
+    source, target, again = (tmp_path / name for name in "abc")
     FOLDERS[name][0](source, tokenizer)
-    for done in (run("inspect", source), run("convert", source, target)):
+    for done in (run("inspect", source), run("convert", source, target), run("convert", source, again)):
         assert done.returncode == 0, done.stderr
+    assert run("diff", target, again).returncode == 0  # a new head's weights too
     model, vocabulary = load_pretrained(source)
     same_in_transformers(source, target)
     opens_in_transformers(target, vocabulary)

@@ -29,7 +29,7 @@ from data.errors import ConfigError, InputError
 from data.options import options_of
 from tests.albert.finetuning.examples import filler, prepared, settings_of, table
 from tests.albert.report_samples import report_of, seed_result
-from tests.conftest import copied
+from tests.conftest import change_tensors, copied, save_small_model
 
 
 @pytest.fixture
@@ -303,6 +303,18 @@ def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_pa
     assert step == 28 and min(norms) < 1 < max(norms)
     assert [one.train_loss for one in run.result.curve] == pytest.approx([np.mean(one) for one in losses])
     assert run.result.examples_per_second > 0
+
+
+def test_a_pooler_that_a_checkpoint_lacks_is_the_seeds(tmp_path, tokenizer):
+    folder = save_small_model(tmp_path / "model", tokenizer)
+    change_tensors(folder, lambda name, tensor: {} if "pooler" in name else {name: tensor})
+    path = table(tmp_path / "t.tsv", "text label", [("香茶", 1), ("苦水", 0)])
+    candidate = prepared(settings_of("mine", path, folder, epochs=1, running={"pooling": "cls"}))
+    found = []
+    for number in (0, 1):
+        torch.manual_seed(number)  # decides nothing
+        found.append(fine_tune_one(candidate, 3, 1e-9).dev.probabilities.tolist())
+    assert found[0] == found[1]
 
 
 def test_numbers_are_learnt_alike_on_any_scale(tmp_path, model_folder):
