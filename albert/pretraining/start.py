@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from albert.pretraining.settings import (
     read_settings,
     write_settings,
 )
-from albert.pretraining.state import BEGIN_ANEW, list_checkpoints, remove_unfinished
+from albert.pretraining.state import BEGIN_ANEW, list_checkpoints, remove_old_checkpoints, remove_unfinished
 from albert.pretraining.tracking import check_tracker
 from albert.runtime import Process
 from data.errors import ConfigError, InputError
@@ -193,9 +192,9 @@ def prepare_folder(settings: PretrainSettings) -> None:
     remove_unfinished(folder)
     if settings.resume == "never":
         (folder / RESULT_FILE).unlink(missing_ok=True)
-        for checkpoint in list_checkpoints(folder):
-            shutil.rmtree(checkpoint)
-    write_settings(settings, folder / SETTINGS_FILE)
+        remove_old_checkpoints(folder, step=0, keep=0)
+    # torchrun, which is given this file, resumes the run
+    write_settings(replace(settings, resume="auto"), folder / SETTINGS_FILE)
 
 
 def _by_name(settings: PretrainSettings) -> dict[str, object]:

@@ -146,11 +146,10 @@ def _write(
         for name, value in objective.boundary.state_dict().items():
             tensors[_BOUNDARY + name] = value.cpu()
     save_tensors(tensors, folder / TENSORS_FILE)
+    sync(folder / TENSORS_FILE)  # the other files are synced as they are written
     write_text(folder / STATE_FILE, json.dumps(to_jsonable_python(state)) + "\n")
     manifest = {path.name: sha256(path) for path in sorted(folder.iterdir())}
     write_text(folder / MANIFEST_FILE, json.dumps(manifest, indent=2) + "\n")
-    for path in folder.iterdir():
-        sync(path)
 
 
 def load_tensors(folder: Path, objective: PretrainingObjective, optimizer: torch.optim.Optimizer) -> None:

@@ -13,7 +13,14 @@ import torch
 
 from albert.checkpoints import load_pretrained
 from albert.evaluation import PROBE_SENTENCES
-from albert.pretraining import MANIFEST_FILE, check_start, list_checkpoints, pretrain, read_trainer_state
+from albert.pretraining import (
+    MANIFEST_FILE,
+    check_start,
+    list_checkpoints,
+    pretrain,
+    read_settings,
+    read_trainer_state,
+)
 from albert.pretraining.start import prepare_folder
 from albert.pretraining.state import STATE_FILE
 from data.errors import ConfigError, InputError
@@ -78,6 +85,7 @@ def test_a_run_that_has_ended_stays_as_it_is_and_is_refused_with_other_settings(
     with pytest.raises(ConfigError, match="begun with other settings .batch_tokens 512 -> 256"):
         pretrain(replace(settings, batch_tokens=256))
     assert pretrain(replace(settings, batch_tokens=256, resume="never")).resumed_from == 0
+    assert pretrain(read_settings(settings.run_folder)).resumed_from == 16  # as by torchrun
     prepare_folder(replace(settings, resume="never"))
     assert not (settings.run_folder / "result.json").exists() and not list_checkpoints(settings.run_folder)
 
