@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import add
 from typing import NamedTuple
 
 from tqdm import tqdm
@@ -28,14 +29,10 @@ class Figures(NamedTuple):
     mlm_loss: float = 0.0
     mlm_correct: float = 0.0
     mlm_count: float = 0.0
-    sop_loss: float = 0.0
     sop_correct: float = 0.0
     sop_count: float = 0.0
     boundary_loss: float = 0.0  # over the masked positions
     contrast_loss: float = 0.0  # weighted by them
-
-    def plus(self, other: Figures) -> Figures:
-        return Figures(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ class ProgressLog:
     def step(self, step: StepRecord, state: TrainerState) -> None:
         """Add a finished step; write a record every `log_every` steps."""
         for figures in step.corpora.values():
-            self.sums = self.sums.plus(figures)
+            self.sums = Figures(*map(add, self.sums, figures))
         self.tokens += step.tokens
         self.bar.update()
         if step.step % self.settings.running.log_every and step.step != self.settings.steps:

@@ -224,15 +224,16 @@ class Trainer:
             len(self.streams), len(Figures._fields), dtype=torch.float64, device=self.process.device
         )
         self._add_gradients(prepared, sums)
-        # labels alone train the order head: else AdamW would decay it by its gradient of 0
-        unused = [] if data.is_ordered else [(p, p.grad) for p in self._order_head]
+        # only what is learnt trains the order head: else AdamW would decay it by its gradient of 0
+        is_ordered = data.is_ordered and settings.objective.sop_weight > 0
+        unused = [] if is_ordered else [(p, p.grad) for p in self._order_head]
         for p, _ in unused:
             p.grad = None
         self.is_between_steps = False
         if self.graphs is None or not self._graphs_update:
             norm = self._update()
         else:
-            norm = self.graphs.update(data.is_ordered, self._update, self._updated)
+            norm = self.graphs.update(is_ordered, self._update, self._updated)
         if self.graphs is not None:
             for p, gradient in unused:
                 p.grad = gradient  # the next step's graph writes there
@@ -428,10 +429,9 @@ def _add(sums: Tensor, output: PretrainingOutput) -> None:
     sums[0] += output.mlm_loss.double() * output.mlm_count
     sums[1] += output.mlm_correct
     sums[2] += output.mlm_count
-    if output.sop_loss is not None and output.sop_correct is not None and output.sop_count is not None:
-        sums[3] += output.sop_loss.double() * output.sop_count
-        sums[4] += output.sop_correct
-        sums[5] += output.sop_count
-    for column, loss in ((6, output.boundary_loss), (7, output.contrast_loss)):
+    if output.sop_correct is not None and output.sop_count is not None:
+        sums[3] += output.sop_correct
+        sums[4] += output.sop_count
+    for column, loss in ((5, output.boundary_loss), (6, output.contrast_loss)):
         if loss is not None:
             sums[column] += loss.double() * output.mlm_count

@@ -25,7 +25,7 @@ def steps(log, state, numbers):
     """Steps of two corpora, 100 tokens and half a second each."""
     for number in numbers:
         state.step, state.seconds = number, state.seconds + 0.5
-        corpora = {0: Figures(2.0 * 30, 15, 30), 1: Figures(4.0 * 10, 5, 10, 0.0, 3, 4)}
+        corpora = {0: Figures(2.0 * 30, 15, 30), 1: Figures(4.0 * 10, 5, 10, 3, 4)}
         log.step(StepRecord(number, 100, corpora, 1.5, 1e-3), state)
 
 
