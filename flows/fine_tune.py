@@ -194,7 +194,7 @@ class _Cache:
         return found
 
     def _train(self, key: str, candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
-        place = self.keep.place(key) if self.keep and candidate.is_pretrained else None
+        place = self.keep.begin(key) if self.keep and candidate.is_pretrained else None
         work = partial(finetuning.fine_tune_one, candidate, seed, learning_rate, place)
         return self.pool.submit(work).result() if self.pool else work()
 

@@ -37,6 +37,11 @@ class KeptModels:
         """Return where a run's weights are saved before one is chosen."""
         return self.folder / _WAITING / key
 
+    def begin(self, key: str) -> Path:
+        """Return the same place, without what a killed process left there."""
+        shutil.rmtree(self.place(key), ignore_errors=True)
+        return self.place(key)
+
     def drop_worse(self, candidate: Candidate, key: str, score: float) -> None:
         """Remove the weights of a run, or of the best before it if that is worse on dev, unless all are kept.
 

@@ -135,7 +135,7 @@ def keep(kept, one, runs, name="small"):
     def train(candidate, run):
         given = candidate, run.result.seed, run.result.learning_rate
         again.append(run.result.seed)
-        fine_tune_one(*given, kept.place(run_key(*given)))
+        fine_tune_one(*given, kept.begin(run_key(*given)))
 
     kept.choose([ModelRuns(name=name, candidates=(one,), runs=runs)], train)
     return again, sorted(path.name for path in kept.folder.iterdir())
@@ -155,18 +155,22 @@ def test_of_each_model_the_best_seed_on_dev_is_kept(tmp_path, tokenizer):
     assert keep(best, one, runs, "a-b")[1] == ["a-b", "a-b-2", "model", "small", "模型-一"]
 
 
-def test_a_kept_model_is_whole_even_if_the_process_is_killed_while_it_removes_the_one_before(
-    tmp_path, tokenizer, monkeypatch
-):
+def test_a_kept_model_is_whole_and_alone_wherever_a_process_was_killed(tmp_path, tokenizer, monkeypatch):
+    """While it wrote the weights, or while it removed the model before."""
     one, _ = candidate(tmp_path, tokenizer, "single")
     runs, kept = [fine_tune_one(one, seed, 3e-3) for seed in (0, 1)], KeptModels(tmp_path / "kept", False)
 
     def die(folder, **options):
         for path in folder.glob("task.json"):
             path.unlink()
-        raise KeyboardInterrupt
+        if folder.exists():
+            raise KeyboardInterrupt
 
+    first = kept.place(run_key(one, 0, 3e-3))
+    first.mkdir(parents=True)
+    (first / "model.safetensors.0123abcd.tmp").touch()
     keep(kept, one, runs[:1])
+    assert not list((kept.folder / "small").glob("*.tmp"))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(shutil, "rmtree", die)
         keep(kept, one, runs[1:])
