@@ -90,8 +90,8 @@ def _explain_errors(settings: PretrainSettings, process: Process) -> Iterator[No
         if not process.is_lost(error):
             raise
         raise ConfigError(
-            f"process {process.rank} of {process.world_size} lost the others "
-            f"({str(error).splitlines()[0]}): run the same command again to resume from the newest checkpoint"
+            f"process {process.rank} of {process.world_size} lost the others: run the same command again to "
+            "resume from the newest checkpoint"
         ) from error
 
 
@@ -238,7 +238,8 @@ class _Run:
         settings, trainer = self.settings, self.trainer
         step, at_end = trainer.state.step, trainer.state.step == settings.steps
         evaluation_due = self._is_evaluation_due
-        checkpoint_due = at_end or step % settings.checkpoint_interval == 0
+        interval = settings.running.checkpoint_every or settings.evaluation_interval
+        checkpoint_due = at_end or step % interval == 0
         is_due = evaluation_due or checkpoint_due or trainer.is_review_due
         if not is_due and self.process.world_size > 1:
             return False  # they ask each other only after steps at which they meet anyway

@@ -178,10 +178,6 @@ class TrainingOptions:
         return self.evaluation.every or max(1, math.ceil(self.steps / 8))
 
     @property
-    def checkpoint_interval(self) -> int:
-        return self.running.checkpoint_every or self.evaluation_interval
-
-    @property
     def warmup_steps(self) -> int:
         return round(self.steps * self.schedule.warmup_share)
 

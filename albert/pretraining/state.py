@@ -111,8 +111,7 @@ def save_checkpoint(
     """
     folder = checkpoint_folder(run_folder, state.step)
     temporary, replaced = (run_folder / f"{_WRITING}{state.step}{end}" for end in ("", "-replaced"))
-    for old in (temporary, replaced):
-        shutil.rmtree(old, ignore_errors=True)
+    remove_unfinished(run_folder)
     try:
         _write(temporary, objective, optimizer, state, tokenizer_folder)
         if folder.is_dir():  # removing takes longer than renaming, and this process may be killed

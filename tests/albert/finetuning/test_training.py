@@ -310,11 +310,9 @@ def test_a_pooler_that_a_checkpoint_lacks_is_the_seeds(tmp_path, tokenizer):
     change_tensors(folder, lambda name, tensor: {} if "pooler" in name else {name: tensor})
     path = table(tmp_path / "t.tsv", "text label", [("香茶", 1), ("苦水", 0)])
     candidate = prepared(settings_of("mine", path, folder, epochs=1, running={"pooling": "cls"}))
-    found = []
-    for number in (0, 1):
-        torch.manual_seed(number)  # decides nothing
-        found.append(fine_tune_one(candidate, 3, 1e-9).dev.probabilities.tolist())
-    assert found[0] == found[1]
+    first = fine_tune_one(candidate, 3, 1e-9)
+    torch.manual_seed(9)  # decides nothing
+    assert fine_tune_one(candidate, 3, 1e-9).dev.probabilities.tolist() == first.dev.probabilities.tolist()
 
 
 def test_numbers_are_learnt_alike_on_any_scale(tmp_path, model_folder):

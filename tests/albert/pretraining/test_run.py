@@ -21,7 +21,7 @@ import kernels
 from albert.checkpoints import load_pretrained
 from albert.evaluation import scores_of, sums_of
 from albert.model import PretrainingObjective
-from albert.model.span_boundary import SpanBoundaryHead, span_bounds
+from albert.model.span_boundary import SpanBoundaryHead
 from albert.pretraining import (
     Corpus,
     check_start,
@@ -129,11 +129,6 @@ def test_sentence_order_can_weigh_nothing(settings):
         start = load_file(Path(settings.init) / "model.safetensors")[name]
         before, after = (weights(r.checkpoint)[f"model.safetensors/{name}"] for r in (weighed, left_out))
         assert torch.equal(after, start) and not torch.equal(before, after)  # nor does it decay
-
-
-def test_spans_are_found_with_the_tokens_around_them():
-    first, last = span_bounds(torch.tensor([1, 2, 5, 7, 8, 9]))
-    assert first.tolist() == [1, 1, 5, 7, 7, 7] and last.tolist() == [2, 2, 5, 9, 9, 9]
 
 
 def test_a_span_is_predicted_from_its_boundary_alone(tokenizer):
