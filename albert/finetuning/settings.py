@@ -210,9 +210,12 @@ def parse_models(texts: Sequence[str]) -> tuple[list[Path], list[str] | None]:
     named = [text.partition("=") if "=" in text and not Path(text).exists() else None for text in texts]
     if not any(named):
         return [Path(text) for text in texts], None
+    names = [p[0] if p else short_name(Path(text)) for text, p in zip(texts, named, strict=True)]
     models = []
-    for text, parts in zip(texts, named, strict=True):
+    for text, parts, name in zip(texts, named, names, strict=True):
         whole = Path(parts[2] if parts else text)  # may have a comma of its own
         paths = [Path(path) for path in parts[2].split(",")] if parts and not whole.exists() else [whole]
-        models += [(path, parts[0] if parts else short_name(path)) for path in paths]
+        # a model without a name is no run of another one whose folder is called the same
+        name = name if parts or names.count(name) == 1 else text
+        models += [(path, name) for path in paths]
     return [path for path, _ in models], [name for _, name in models]

@@ -169,6 +169,8 @@ def test_models_are_named_as_they_are_typed(task):
         ["a/checkpoint-4", "law", "law"],
     )
     assert parse_models(["a", "b"]) == ([Path("a"), Path("b")], None)
+    # two models, not two runs of one recipe
+    assert parse_models(["base=a", "x/last", "y/last"])[1] == ["base", "x/last", "y/last"]
     settings = task[1][0].settings
     assert replace(settings, primary="one").primary_model() == "one" and settings.primary_model() == "two"
     with pytest.raises(
