@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from albert.evaluation.metrics import score
+from albert.evaluation.metrics import number_statistics, score
 from albert.evaluation.records import Summary
 
 CONFIDENCE = 0.95
@@ -94,6 +94,8 @@ def linearised(metric: str, statistics: np.ndarray, groups: Sequence[int] | None
     infinitesimal jackknife, a derivative, forgets how far a large group, or one of a class's few, drew the
     score to itself. `groups` [n] numbers groups.
     """
+    if metric == "spearman":  # the ranks among these examples, which may be a part
+        statistics = np.stack([number_statistics(metric, *one.T[1:3]) for one in statistics])
     if groups is not None:
         _, of_example = np.unique(groups, return_inverse=True)
         sums = np.zeros((len(statistics), of_example.max() + 1, statistics.shape[2]))
