@@ -118,7 +118,7 @@ def pack(statistics: np.ndarray) -> str:
     >>> unpack(pack(np.array([[[1.0, 1.0], [0.0, 1.0]]]))).tolist()
     [[[1.0, 1.0], [0.0, 1.0]]]
     """
-    whole = statistics.astype(np.int32)
+    whole = statistics.astype(np.int64)
     sink = io.BytesIO()
     if (whole == statistics).all():
         # of both ends: centred ranks, the statistics of Spearman's coefficient, are negative too
