@@ -70,7 +70,8 @@ def _slices(comparison: Comparison) -> Section:
         name = f"{part.by} {part.low}" + ("" if part.high == part.low else f" {end}")
         scores = {model.name: spread(one.score) for model, one in zip(models, parts, strict=True)}
         records.append({"Examples by": name, "examples": number(part.examples), **scores})
-    table = Table.of("The main metric in points, mean ± half its 95% interval.", records)
+    caption = "The main metric in points, mean ± half its 95% interval; lengths in tokens of all sequences."
+    table = Table.of(caption, records)
     return Section(title="By length and content", tables=(table,))
 
 

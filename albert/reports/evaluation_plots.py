@@ -27,7 +27,7 @@ def evaluation_plots(comparison: Comparison) -> list[Plot]:
         shown = (shown[0], comparison.subject)
     if lines := _lines(shown, _dev_by_epoch):
         title = f"Dev {metric_name(comparison.metric)} while fine-tuning"
-        plots.append(curves(title, "points, mean of the seeds", lines, x_label="epoch"))
+        plots.append(curves(title, "points, mean of the runs still training", lines, x_label="epoch"))
     if lines := _lines(shown, _accuracy_by_confidence):
         unit, perfect = "accuracy by confidence, all seeds", Line("", ((0, 0), (1, 1)), "behind")
         plots.append(curves("Calibration", unit, [perfect, *lines], x_label="mean confidence"))
