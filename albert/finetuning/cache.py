@@ -12,7 +12,6 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter
 
 from albert.checkpoints import find_source
-from albert.finetuning.regression import Regression
 from albert.finetuning.training import Candidate, SeedRun
 from albert.runtime import default_device, usual_precision
 from data.files import sha256, write_bytes
@@ -24,7 +23,7 @@ _STORED = TypeAdapter(tuple[SeedRun], config=ConfigDict(arbitrary_types_allowed=
 
 def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
     """A digest of the inputs of a run: model, files, settings and seed."""
-    settings, learner = candidate.settings, candidate.learner
+    settings = candidate.settings
     precision = settings.running.precision
     if precision == "auto":  # is the same run as with the format named
         precision = usual_precision(default_device())
@@ -40,8 +39,6 @@ def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
             **{name: value for name, value in asdict(settings.optimizer).items() if name != "sweep"},
             **asdict(settings.running),
             "precision": precision,
-            **({"drop_overlap": True} if settings.drop_overlap else {}),
-            **({"deviation": learner.deviation} if isinstance(learner, Regression) else {}),
         },
         "seed": seed,
         "learning_rate": learning_rate,
