@@ -126,8 +126,8 @@ def compare(
         stepwise=stepwise,
     )
     if settings.seeds is None and len(result.seeds) > 1:  # one: nothing was trained
-        seconds = models[0].runs[0].result.seconds
-        say(f"{settings.task.name}: {len(result.seeds)} seeds, as the first took {seconds:,.0f} s")
+        took = "less than a minute" if len(result.seeds) == MANY_SEEDS else "a minute or more"
+        say(f"{settings.task.name}: {len(result.seeds)} seeds, as the first run took {took}")
     return result
 
 
