@@ -24,6 +24,10 @@ from albert.reports.sections import (
 )
 from albert.tasks import Kind
 
+_CORRECTED = (
+    "p is from Student's t, adjusted for the number of contrasts (Holm 1979) but for a primary one, named "
+    "before the run. Bold: p < 0.05."
+)
 # the guard's rule (see data.cleaning.guard); a corpus made with a guard's share has more in common
 _IN_COMMON = "13 letters (shorter ones all) in common with"
 _MUCH_OVERLAP = 0.1  # of the test examples are in dev
@@ -115,11 +119,7 @@ def scores_table(comparison: Comparison) -> Table:
     if any(model.calibration for model in comparison.models):
         caption += " ECE: expected calibration error, averaged over seeds."
     if comparison.differences:
-        but = " except for the primary one, which was named before the run" if comparison.primary else ""
-        caption += (
-            f" Changes are relative to {comparison.models[0].name}. p is from Student's t, adjusted for the "
-            f"number of contrasts (Holm 1979){but}. Bold: p < 0.05."
-        )
+        caption += f" Changes are relative to {comparison.models[0].name}. {_CORRECTED}"
     if any(one.left_out for one in comparison.differences):
         caption += " Changes are on the examples that neither model alone may have read (see Contamination)."
     return Table.of(caption, records)
@@ -206,10 +206,7 @@ def intrinsic_table(comparison: Comparison) -> Table:
     if "domain words" in table.columns:
         caption += " Domain words are masked whole, and count as right if every token is."
     if len({(one["domain MLM"] == MISSING, one["general MLM"] == MISSING) for one in records}) > 1:
-        caption += (
-            " A dash: not measured, as the model has read these texts in other documents, or is of another "
-            "vocabulary, length or architecture."
-        )
+        caption += " A dash: the model has read these texts in other documents, or cannot be measured."
     return replace(table, caption=caption)
 
 

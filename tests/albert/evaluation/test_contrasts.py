@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from albert.evaluation import pack, unpack
-from albert.reports import protocol, scores_table
+from albert.reports import protocol
 from tests.albert.report_samples import (
     BASE,
     BETTER,
@@ -42,8 +42,6 @@ def test_the_primary_contrast_stands_alone_and_the_others_share_their_error():
     assert least.adjusted_p == pytest.approx(min(1, 6 * least.p_value))
     assert all(one.adjusted_p >= one.p_value and not one.is_primary for one in contrasts.values())
     assert "m1 against base" in verdict(found)
-    assert "the primary one" in scores_table(found).caption
-    assert "the primary one" not in scores_table(replace(found, primary=None)).caption
 
 
 def test_runs_of_a_recipe_are_the_units_and_the_page_says_so():
