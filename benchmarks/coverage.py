@@ -25,7 +25,7 @@ from benchmarks.support.results import markdown, write_result
 
 Interval = tuple[float, float]  # how far its middle is from the truth, and half its width
 Draw = Callable[[np.random.Generator], Interval]
-Outcomes = tuple[np.ndarray, list[int] | None]  # statistics [2, n, k] of two models, and groups [n]
+Outcomes = tuple[np.ndarray, np.ndarray | None]  # statistics [2, n, k] of two models, and groups [n]
 SEEDS = (3, 5, 10)
 DEVIATIONS = (0, 0.3, 1, 3, 10)  # between seeds, in units of the deviation that examples give the mean
 OWN = (0.1, 0.7)  # the part of an example's variance that differs between seeds
@@ -100,7 +100,7 @@ def classes(rng: np.random.Generator, groups: int, n: int) -> Outcomes:
     right = rng.random((2, n)) < rng.beta(6, 3, size=groups)[group]
     said = np.where(right, gold, (gold + rng.integers(1, 7, size=right.shape)) % 7)
     eye = np.eye(7)
-    return np.stack([label_set_statistics("macro_f1", eye[one], eye[gold]) for one in said]), group.tolist()
+    return np.stack([label_set_statistics("macro_f1", eye[one], eye[gold]) for one in said]), group
 
 
 def entities(rng: np.random.Generator, n: int) -> Outcomes:

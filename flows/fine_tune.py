@@ -118,17 +118,13 @@ def compare(
         work = partial(measure_model, one, workspace, reference, of_model.corpora)
         found = measure(one.candidates[0].name, work)
         measured.append(replace(found, note=of_model.note, pretraining=of_model.pretraining))
-    result = finetuning.compare_models(
+    return finetuning.compare_models(
         plan.data,
         measured,
         baselines,
         domain_words=domain_words(workspace, corpora.domain) if corpora.domain else (),
         stepwise=stepwise,
     )
-    if settings.seeds is None and len(result.seeds) > 1:  # one: nothing was trained
-        took = "less than a minute" if len(result.seeds) == MANY_SEEDS else "a minute or more"
-        say(f"{settings.task.name}: {len(result.seeds)} seeds, as the first run took {took}")
-    return result
 
 
 def default_facts(

@@ -88,7 +88,7 @@ def _units(
     comparison: Comparison, model: ModelResult, statistics: np.ndarray, kept: np.ndarray
 ) -> np.ndarray:
     """The linearised scores [U, n] of a model's seeds, or pretraining runs, on the examples `kept`."""
-    groups = None if comparison.groups is None else np.array(comparison.groups)[kept].tolist()
+    groups = None if comparison.groups is None else np.array(comparison.groups)[kept]
     return unit_scores(linearised(comparison.metric, statistics, groups), len(model.checkpoints))
 
 

@@ -124,17 +124,15 @@ def _ratios(
     The interval is that of a score of one seed, with documents as examples. There is none if all documents
     agree, as where none has a right answer: it would pretend certainty.
     """
-    keys, number = np.unique(documents, return_inverse=True)
-    by_document = np.zeros((len(keys), 6))
-    np.add.at(by_document, number, sums)
     found = {}
     for name, (above, below) in columns.items():
-        pairs = by_document[by_document[:, below] > 0][:, [above, below]]
+        counted = sums[:, below] > 0
+        pairs = sums[counted][:, [above, below]]
         if not len(pairs):
             continue
         found[name] = value = float(pairs[:, 0].sum() / pairs[:, 1].sum())
         # a ratio of two sums, as accuracy is
-        half = estimate(linearised("accuracy", pairs[None]), fewest=2).half_width
+        half = estimate(linearised("accuracy", pairs[None], documents[counted]), fewest=2).half_width
         if half is not None:
             most = 1.0 if name.endswith("accuracy") else np.inf
             found |= {f"{name}_low": max(value - half, least), f"{name}_high": min(value + half, most)}

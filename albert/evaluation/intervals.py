@@ -87,7 +87,7 @@ def _degrees(values: np.ndarray) -> float:
     return float(2 / (2 / (len(values) - 1) + max(excess, 0) / len(values)))
 
 
-def linearised(metric: str, statistics: np.ndarray, groups: Sequence[int] | None = None) -> np.ndarray:
+def linearised(metric: str, statistics: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
     """The score of each run [R, n, k] as a mean over its examples, or over groups of them: [R, n].
 
     These are the jackknife's pseudo-values, moved to the score as their mean (Efron 1982, chapter 2). The
@@ -97,11 +97,9 @@ def linearised(metric: str, statistics: np.ndarray, groups: Sequence[int] | None
     if metric == "spearman":  # the ranks among these examples, which may be a part
         statistics = np.stack([number_statistics(metric, *one.T[1:3]) for one in statistics])
     if groups is not None:
-        _, of_example = np.unique(groups, return_inverse=True)
-        sums = np.zeros((len(statistics), of_example.max() + 1, statistics.shape[2]))
-        for run, one in zip(sums, statistics, strict=True):
-            np.add.at(run, of_example, one)
-        statistics = sums
+        order = np.argsort(groups, kind="stable")
+        _, first = np.unique(groups[order], return_index=True)
+        statistics = np.add.reduceat(statistics[:, order], first, axis=1)
     rows = []
     for one in statistics:
         total = one.sum(0)
@@ -121,7 +119,7 @@ def unit_scores(scores: np.ndarray, checkpoints: int) -> np.ndarray:
 def summarize(
     metric: str,
     statistics: np.ndarray,
-    groups: Sequence[int] | None = None,
+    groups: np.ndarray | None = None,
     *,
     checkpoints: int = 1,
     is_fixed: bool = False,

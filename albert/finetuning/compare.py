@@ -231,7 +231,7 @@ def _summary(
     return summarize(
         metric,
         np.stack([one.statistics[metric][examples] for one in predictions]),
-        None if split.groups is None else np.array(split.groups)[examples].tolist(),
+        None if split.groups is None else np.array(split.groups)[examples],
         checkpoints=len(model.candidates),
         is_fixed=model.is_fixed,
     )

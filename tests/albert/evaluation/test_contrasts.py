@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from albert.evaluation import pack, unpack
+from albert.evaluation import linearised, number_statistics, pack, unpack
 from albert.reports import protocol
 from tests.albert.report_samples import (
     BASE,
@@ -86,6 +86,13 @@ def test_a_change_is_of_the_examples_that_neither_model_alone_has_read(read, exp
     both = comparison(replace(BASE, contamination=(leak,)), newer)
     assert verdict(both) == verdict(comparison(BASE, BETTER))
     assert ("may have read all but 10 examples" in verdict(found)) == (len(read) == 190)
+
+
+def test_spearmans_ranks_are_among_the_examples_that_are_left():
+    said, gold = np.random.default_rng(0).normal(size=(2, 60))
+    whole, part = (number_statistics("spearman", said[at:], gold[at:]) for at in (0, 20))
+    ours, theirs = (linearised("spearman", one[None]) for one in (whole[20:], part))
+    np.testing.assert_allclose(ours, theirs)
 
 
 def test_an_example_left_out_leaves_its_group_smaller():
