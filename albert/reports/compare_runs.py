@@ -18,12 +18,7 @@ from albert.reports.content import Report
 from albert.reports.evaluation_plots import SCORE_UNIT, interval_of
 from albert.reports.page import METRICS_FILE, PAGE_FILE, flat, read_report, render_page
 from albert.reports.plots import Interval, Plot, intervals
-from albert.reports.pretraining import (
-    SHOWN,
-    held_out_figures,
-    loss_plots,
-    run_table,
-)
+from albert.reports.pretraining import SHOWN, held_out_figures, loss_plots, run_table
 from albert.reports.sections import MISSING, Section, Table, counted, gain, spread
 from albert.reports.verdict import verdict
 from data.errors import InputError

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from albert.tasks.definition import Task
-from albert.tasks.examples import (
-    ChoiceExample,
-    Found,
-    SpanExample,
-    read_json,
-    read_json_lines,
-    suffix_of,
-)
+from albert.tasks.examples import ChoiceExample, Found, SpanExample, read_json, read_json_lines, suffix_of
 from albert.tasks.tables import Columns, Row, cell_of, json_rows, open_table, values_of
 from data.errors import InputError
 
