@@ -132,5 +132,8 @@ class Workspace:
 
     def relative(self, path: Path) -> str:
         """Return a path as the catalog stores it: absolute if it is outside the workspace."""
-        path, root = path.resolve(), self.root.resolve()
-        return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+        # folders of it may be links to another disk; a vocabulary in a cache is one, to a name without suffix
+        for whole in (os.path.abspath, os.path.realpath):
+            if (place := Path(whole(path))).is_relative_to(root := whole(self.root)):
+                return place.relative_to(root).as_posix()
+        return os.path.abspath(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -26,7 +26,7 @@ from data.errors import InputError
 from data.files import TEMPORARY_SUFFIX
 from data.instances import SHARD_CHARACTERS, Shard, read_shard, write_shard
 from data.locks import corpus_lock, hold
-from data.workspace import Workspace
+from data.workspace import Workspace, check_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,11 @@ def list_corpora(workspace: Workspace) -> list[str]:
     """List the corpora in the catalog, and those that have files but no version yet."""
     with read_catalog(workspace) as db:
         names = {name for (name,) in db.execute("select corpus from corpora").fetchall()}
-    folders = (workspace.shards(""), workspace.documents(""), workspace.staging(""))
-    return sorted(names.union(path.name for root in folders for path in root.glob("[!.]*")))
+    for folder in (workspace.shards(""), workspace.documents(""), workspace.staging("")):
+        for path in folder.glob("*"):
+            with suppress(InputError):  # such as a disk's lost+found
+                names.add(check_name(path.name, "corpus"))
+    return sorted(names)
 
 
 def compact(workspace: Workspace, corpus: str) -> Version | None:

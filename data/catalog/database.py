@@ -270,19 +270,21 @@ def bring_in_tokenizers(workspace: Workspace) -> None:
     """Copy vocabularies from outside the workspace into it, and their configs, so that it can be moved to
     another machine.
     """
+    stored = "select recipe ->> '$.tokenizer' from versions union select tokenizer from stored.corpora"
     with read_catalog(workspace) as db:
-        names = db.execute("select distinct tokenizer from made_with").fetchall()
-    folder = workspace.tokenizers.resolve()
-    outside = [path for (name,) in names if not (path := Path(name)).is_relative_to(folder)]
-    copies = []
-    for path in filter(Path.is_file, outside):
+        names = [name for (name,) in db.execute(stored).fetchall() if name]
+    folder, copies = workspace.tokenizers.resolve(), []
+    for name in names:
+        path = workspace.root / name
+        if path.resolve().is_relative_to(folder) or not path.is_file():
+            continue
         beside = [file for name in _BESIDE if (file := path.with_name(name)).is_file() and file != path]
         files = [path, *beside]
         digest = hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
         copy = folder / f"{path.stem}-{digest[:8]}"
         for file in files:
             write_bytes(copy / file.name, file.read_bytes())
-        copies.append([workspace.relative(copy / path.name), str(path)])
+        copies.append([workspace.relative(copy / path.name), name])
     if copies:
         with write_catalog(workspace) as db:
             db.executemany("update corpora set tokenizer = ? where tokenizer = ?", copies)

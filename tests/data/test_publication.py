@@ -113,8 +113,8 @@ def tokens(corpus):
 def test_what_a_config_says_about_words_goes_along_and_counts_as_the_recipe(
     url, tea, two, vocabulary_file, tmp_path
 ):
-    folder = tmp_path / "vocabulary"
-    folder.mkdir()
+    folder = tea.place.experiments / "vocabulary"  # which is not published
+    folder.mkdir(parents=True)
     *entries, _ = vocabulary_file.read_text(encoding="utf-8").split()
     (folder / "vocab.txt").write_text("\n".join([*entries, "茶叶"]), encoding="utf-8")
     texts = [f"{text}这种茶叶很多人喜欢。" for text in sample_texts()[:4]]

@@ -3,6 +3,7 @@ import pytest
 from data.catalog import (
     collect_garbage,
     compact,
+    examine,
     never_trained_share,
     read_catalog,
     remove_corpus,
@@ -60,6 +61,18 @@ def test_files_that_no_kept_version_uses_are_removed(made):
         assert verify(made.root / path, digest)
     assert not made.refresh().is_new
     assert collect_garbage(made.place, keep=1).files == ()
+
+
+def test_folders_that_are_links_to_another_disk_keep_their_files(made, tmp_path):
+    for folder in ("shards", "documents"):
+        (made.root / folder).rename(tmp_path / folder)
+        (made.root / folder).symlink_to(tmp_path / folder)
+        (made.root / folder / "lost+found").mkdir()
+    made.put("new", NEW)
+    assert made.refresh().kept_shards
+    health = examine(made.place)
+    assert not health.damaged and not health.garbage.files
+    assert not made.refresh().is_new
 
 
 @pytest.mark.parametrize("option", ["corpus", "mix", "then"])

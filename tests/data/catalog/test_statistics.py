@@ -171,6 +171,20 @@ def test_an_older_version_is_read_with_the_vocabulary_and_the_settings_it_was_ma
         assert now.tokenizer("tea").vocabulary != tokenizer.vocabulary
 
 
+def test_a_vocabulary_of_the_hubs_cache_is_read_with_what_stands_beside_it(tea, tokenizer, tmp_path):
+    """There each name is a link to a file that is named by its content."""
+    saved, snapshot = tmp_path / "saved", tmp_path / "snapshot"
+    WordPieceTokenizer(tokenizer.vocabulary, lower_case=False).save(saved)
+    snapshot.mkdir()
+    for number, path in enumerate(list(saved.iterdir())):
+        (snapshot / path.name).symlink_to(path.rename(tmp_path / str(number)))
+    tea.put("a", *sample_texts()[:8])
+    tea.refresh(tokenizer=str(snapshot))
+    assert not tea.refresh(tokenizer=None).is_new
+    with open_workspace(tea.root) as opened:
+        assert not opened.tokenizer("tea").lower_case
+
+
 def test_a_dataset_gives_every_trained_instance_once_an_epoch_in_an_order_of_its_own(statistics):
     instances = statistics.dataset("tea").shuffle(seed=0, buffer_size=64)
     assert isinstance(instances, torch.utils.data.IterableDataset)
