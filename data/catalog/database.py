@@ -258,9 +258,9 @@ def quoted(text: str, mark: str = "'") -> str:
 
 
 def parquet(paths: Iterable[Path], options: str = "") -> str:
-    """Write in SQL the rows of some Parquet files, in order; their names are no patterns."""
+    """Write in SQL the rows of some Parquet files, in order; their paths are no patterns, and no columns."""
     files = ", ".join(quoted(glob.escape(str(path))) for path in paths)
-    return f"read_parquet([{files}]{options and f', {options}'})"
+    return f"read_parquet([{files}], hive_partitioning = false{options and f', {options}'})"
 
 
 _BESIDE = (TOKENIZER_CONFIG, "tokenizer.json")  # files that a vocabulary is read with

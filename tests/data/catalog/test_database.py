@@ -26,7 +26,7 @@ def state(root):
 
 
 def test_a_copy_at_another_path_is_queried_and_nothing_is_written_to_it(made, tmp_path):
-    copy = tmp_path / "it's a copy"
+    copy = tmp_path / "version=7" / "doc_id=it's a copy"
     shutil.copytree(made, copy)
     before = state(copy)
     with open_workspace(copy) as statistics:
