@@ -176,14 +176,11 @@ def write_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
         for path in (workspace.catalog, workspace.catalog_copy):
             for left in path.parent.glob(f"{path.name}.*{TEMPORARY_SUFFIX}*"):
                 left.unlink()  # by a killed writer
-        is_new = not has_catalog(workspace)
-        if not is_new:
-            shutil.copyfile(workspace.catalog, temporary)
+        if not has_catalog(workspace):
+            _make_catalog(workspace)
+        shutil.copyfile(workspace.catalog, temporary)
         with intact(workspace):
             db = duckdb.connect(str(temporary))
-            if is_new:
-                db.execute(SCHEMA)
-                db.execute("insert into meta values (?)", [CATALOG_VERSION])
             _check_version(db, workspace, "meta")
         with db:
             db.execute("begin")
@@ -192,6 +189,13 @@ def write_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
             read_everything(db, workspace)  # its copy must be whole
         with replacing(workspace.catalog_copy) as copy:
             shutil.copyfile(temporary, copy)
+
+
+def _make_catalog(workspace: Workspace) -> None:
+    """Write an empty catalog: of a copy alone, as a kill between two renames would leave it, it was lost."""
+    with replacing(workspace.catalog) as temporary, duckdb.connect(str(temporary)) as db:
+        db.execute(SCHEMA)
+        db.execute("insert into meta values (?)", [CATALOG_VERSION])
 
 
 def _check_version(db: duckdb.DuckDBPyConnection, workspace: Workspace, table: str) -> None:
