@@ -8,8 +8,10 @@ relative to it. Writers take turns with a lock file. Only this room queries the 
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -108,6 +110,8 @@ def intact(workspace: Workspace) -> Iterator[None]:
                 f"{workspace.catalog} is open for writing elsewhere: close it there, and open it read-only "
                 f"({reason})"
             ) from None
+        if any(os.strerror(number) in reason for number in (errno.EACCES, errno.EIO, errno.EMFILE)):
+            raise  # it may be whole
         raise CatalogLost(f"{workspace.catalog} is damaged ({reason})") from None
 
 

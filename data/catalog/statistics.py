@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from data.catalog.database import SOURCE_FILE, create_views, parquet, quoted, read_catalog
 from data.catalog.versions import Version, never_trained_share, require_version, version_shards
 from data.errors import InputError
-from data.instances import LENGTH_BIN, MEND, count_row_groups, read_rows
+from data.instances import LENGTH_BIN, MEND, count_row_groups, read_rows, read_shard
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 from data.workspace import Workspace, default_place, local_folder
 
@@ -374,12 +374,9 @@ class Statistics:
 
     def texts(self, corpus: str, version: int | None = None) -> Iterator[str]:
         """Yield the text of every document of a version, by default the newest, a sentence a line."""
-        shards = version_shards(self.db, self._version(corpus, version))
-        files = parquet(self.workspace.root / shard.documents_path for shard in shards)
-        cursor = self.db.cursor()
-        cursor.execute(f"select text from {files}")
-        while rows := cursor.fetchmany(1000):
-            yield from (text for (text,) in rows)
+        for shard in version_shards(self.db, self._version(corpus, version)):
+            path = self.workspace.root / shard.documents_path
+            yield from read_shard(path, columns=["text"])["text"].to_pylist()
 
     def dataset(self, corpus: str) -> IterableDataset:
         """Open what runs train on, as an IterableDataset of Hugging Face's library and of torch.
@@ -392,12 +389,12 @@ class Statistics:
             raise InputError("Hugging Face's library is missing: pip install datasets") from None
         version = require_version(self.db, corpus)
         shards = [self.workspace.root / shard.path for shard in version_shards(self.db, version)]
+        # a list is divided among workers and processes
+        parts = [(path, group) for path in shards for group in range(count_row_groups(path))]
         columns = Features.from_arrow_schema(pq.read_schema(shards[0]).remove_metadata())
         del columns["side"]
         columns |= {"word_starts": Sequence(Value("bool")), "sop_label": Value("int8")}
         columns["instance_id"] = Value("string")
-        # a list is divided among workers and processes
-        parts = [(path, group) for path in shards for group in range(count_row_groups(path))]
         arguments = {"parts": parts, "below": math.ceil(never_trained_share(self.db) * 2**32)}
         return IterableDataset.from_generator(_rows, features=Features(columns), gen_kwargs=arguments)
 

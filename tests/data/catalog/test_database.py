@@ -6,7 +6,8 @@ import duckdb
 import pytest
 
 from data.catalog import collect_garbage, open_workspace, read_catalog, write_catalog
-from data.errors import InputError
+from data.catalog.database import intact
+from data.errors import InputError, disk_trouble
 from data.tokenization import load_tokenizer
 from data.workspace import Workspace
 from tests.corpora import make_corpus
@@ -53,6 +54,18 @@ def test_a_corpus_without_all_its_files_or_none_has_no_figures(made, tmp_path):
                 figures("te")
 
 
+def test_files_that_go_while_a_workspace_is_open_are_told_in_a_line(made, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(made, copy)
+    with open_workspace(copy) as statistics:
+        shutil.rmtree(copy / "documents")
+        with pytest.raises(duckdb.IOException) as gone:
+            statistics.dropped("tea").fetchall()
+        assert "No files found" in disk_trouble(gone.value) and "\n" not in disk_trouble(gone.value)
+        with pytest.raises(InputError, match="is gone or damaged .* run jixu doctor"):
+            next(statistics.texts("tea"))
+
+
 def test_a_catalog_that_is_open_for_writing_elsewhere_is_not_called_damaged(made, tmp_path):
     copy = Workspace(tmp_path / "copy")
     shutil.copytree(made, copy.root)
@@ -66,6 +79,10 @@ def test_a_catalog_that_is_open_for_writing_elsewhere_is_not_called_damaged(made
     with duckdb.connect(str(copy.catalog)), pytest.raises(InputError, match="is open for writing elsewhere"):
         read_catalog(copy)
     read_catalog(copy).close()
+    refused = duckdb.IOException('IO Error: Cannot open file "catalog.duckdb": Permission denied')
+    with pytest.raises(duckdb.IOException), intact(copy):
+        raise refused
+    assert "Permission denied (a disk failed" in disk_trouble(refused)
 
 
 def test_a_strangers_catalog_runs_no_sql_of_its_own_and_removes_nothing_outside_its_workspace(made, tmp_path):
