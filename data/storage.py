@@ -255,7 +255,8 @@ class _Transfer(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        return self._file.seekable()
+        # without a length fsspec reads a server's answer as it comes, whatever the file says
+        return self._file.seekable() and getattr(self._file, "size", 0) is not None
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         with reaching(self._uri):

@@ -13,12 +13,14 @@ import os
 import struct
 import sys
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from shutil import copyfileobj
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -131,15 +133,24 @@ def open_parts(uri: str) -> Iterator[Part]:
     Raises one of DAMAGED for a damaged file, after the parts before the damage.
     """
     name, place = plain_name(base_name(uri)), masked(uri)
-    with open_binary(uri) as raw:
+    with open_binary(uri) as raw, decompressed(raw) as file:
         if name.lower().endswith(".zip"):
-            yield from _zip_members(place, raw)
-            return
-        with decompressed(raw) as file:
-            if name.lower().endswith(".tar"):
-                yield from _tar_members(place, file)
-            else:
-                yield Part(place, name, file)
+            with seekable(file) as whole:  # its directory is at its end
+                yield from _zip_members(place, whole)
+        elif name.lower().endswith(".tar"):
+            yield from _tar_members(place, file)
+        else:
+            yield Part(place, name, file)
+
+
+def seekable(file: io.BufferedReader) -> IO[bytes]:
+    """Return the file itself, or a temporary copy of one that is decompressed or comes without its size."""
+    if file.seekable():
+        return file
+    copy = tempfile.TemporaryFile()  # noqa: SIM115
+    copyfileobj(file, copy, 1 << 20)
+    copy.seek(0)
+    return copy
 
 
 def _content(uri: str, name: str, stream: Any) -> Iterator[Part]:
@@ -153,7 +164,7 @@ def _is_unsafe(name: str) -> bool:
     return name.startswith(("/", "\\")) or ".." in parts or (len(name) > 1 and name[1] == ":")
 
 
-def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
+def _zip_members(uri: str, raw: IO[bytes]) -> Iterator[Part]:
     try:
         archive = zipfile.ZipFile(raw)
     except DAMAGED as error:
@@ -191,7 +202,7 @@ def _member_name(name: bytes) -> str:
     return name.decode("cp437")
 
 
-def _rescued_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
+def _rescued_members(uri: str, raw: IO[bytes]) -> Iterator[Part]:
     """Find the members of a zip file without its directory by their headers (APPNOTE.TXT, 4.3.7)."""
     raw.seek(0)
     while _find(raw, b"PK\x03\x04"):
@@ -213,7 +224,7 @@ def _rescued_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
         raw.seek(begin + (compressed if compressed < _ZIP64 else 0))
 
 
-def _find(raw: io.BufferedReader, mark: bytes) -> bool:
+def _find(raw: IO[bytes], mark: bytes) -> bool:
     """Go to the end of the next mark."""
     kept = b""
     while block := raw.read(_BUFFER):

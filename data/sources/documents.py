@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
-from shutil import copyfileobj
 from typing import IO
 
 import pyarrow as pa
@@ -24,7 +22,7 @@ import pyarrow.parquet as pq
 
 from data.errors import InputError, UserError, is_passing, masked
 from data.files import sha256
-from data.sources.archives import COMPRESSIONS, Part, damage, one_line, open_parts, plain_name
+from data.sources.archives import COMPRESSIONS, Part, damage, one_line, open_parts, plain_name, seekable
 from data.sources.decoding import SAMPLE_BYTES, decoded_lines, detect_encoding
 from data.sources.markup import asciidoc_text, html_text, markdown_text, mdx_text, rst_text
 from data.sources.plain_text import find_format, join_wrapped
@@ -162,7 +160,7 @@ def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> I
         return
     try:
         if kind == "parquet":
-            with _seekable(part.file) as file:  # it is read from the end
+            with seekable(part.file) as file:  # it is read from the end
                 rows = _read_parquet(part.uri, file, text_format, text_field)
                 yield from _at_least_one(rows, part.uri)
             return
@@ -182,16 +180,6 @@ def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> I
         if is_passing(error):
             raise
         yield Dropped(f"{part.uri}#{one_line(error)}", "unreadable_file")
-
-
-def _seekable(file: BufferedReader) -> IO[bytes]:
-    """Return the file itself, or a temporary copy of one that is decompressed."""
-    if file.seekable():
-        return file
-    copy = tempfile.TemporaryFile()  # noqa: SIM115
-    copyfileobj(file, copy, 1 << 20)
-    copy.seek(0)
-    return copy
 
 
 def _encoding(file: BufferedReader) -> str | None:
@@ -220,7 +208,7 @@ def read_text_rows(uri: str) -> Iterator[tuple[str, ...]]:
         if part.refused:
             raise OSError(f"{part.uri}: {part.refused}")
         if part.file and kind == "parquet":
-            with _seekable(part.file) as file:
+            with seekable(part.file) as file:
                 for batch in pq.ParquetFile(file).iter_batches(batch_size=1024):
                     rows = zip(*map(_values_of, batch.columns), strict=True)
                     yield from (tuple(_texts_in(list(row))) for row in rows)

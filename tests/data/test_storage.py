@@ -9,6 +9,8 @@ import pytest
 from data.errors import InputError
 from data.refresh import describe_changes, preview
 from data.sources import find_files, read_documents
+from tests.corpora import NEW
+from tests.data.helpers import parquet_of, zip_of
 
 USER_INFO, QUERY = "tea:geheim", "token=verraten&page=1"
 TABLES = "select view_name from duckdb_views() where not internal"
@@ -104,6 +106,15 @@ def test_a_remote_file_is_fetched_once(server, monkeypatch):
     monkeypatch.setattr(Handler, "do_GET", lambda self: (fetched.append(self.path), answer(self)))
     assert len(list(read_documents(f"{server}/tea.jsonl"))) > 100
     assert fetched == ["/tea.jsonl"]
+
+
+def test_files_that_are_read_from_their_ends_may_come_from_a_server_without_ranges(
+    server, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Handler, "translate_path", lambda self, path: f"{tmp_path}{path}")
+    for name, content in (("a.zip", zip_of({"a.txt": NEW.encode()})), ("a.parquet", parquet_of(text=[NEW]))):
+        (tmp_path / name).write_bytes(content)
+        assert [item.text for item in read_documents(f"{server}/{name}")] == [NEW]
 
 
 @pytest.mark.parametrize("chain", ["", "zip://tea.txt::"])

@@ -139,7 +139,7 @@ def test_a_full_disk_for_temporary_files_is_no_damage_of_the_content(write, monk
 
     path = write("a.parquet.gz", gzip.compress(CONTENT["parquet"]))
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
-        patch.setattr("data.sources.documents.copyfileobj", fill)
+        patch.setattr("data.sources.archives.copyfileobj", fill)
         list(read_documents(path))
     assert len(texts(path)) == 2
 
