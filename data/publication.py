@@ -24,6 +24,7 @@ from data.workspace import Workspace, default_place, local_folder
 
 FORMAT = 1  # of manifests
 KEPT_MANIFESTS = 3  # old ones are kept so that a slow reader can finish
+PASSES = 10  # over the files of a folder that is written to while it is published
 INDEX = ".published.json"  # in a copy: the manifest that it was last equal to
 # what is published of a workspace: not its locks, work in progress and Prefect's files
 FOLDERS = ("backup", "documents", "evaluations", "lexicons", "models", "reports", "shards", "tokenizers")
@@ -77,26 +78,27 @@ def published_at(workspace: Workspace) -> str:
     return MANIFEST.validate_json(path.read_bytes()).url if path.is_file() else str(workspace.root.resolve())
 
 
-def _write_base(workspace: Workspace, url: str, manifest: Manifest) -> None:
-    times = {name: (workspace.root / name).stat().st_mtime_ns for name in manifest.files}
-    write_bytes(workspace.root / INDEX, MANIFEST.dump_json(replace(manifest, url=url, times=times)))
+def _write_base(workspace: Workspace, manifest: Manifest) -> None:
+    write_bytes(workspace.root / INDEX, MANIFEST.dump_json(manifest))
 
 
-def _list_files(workspace: Workspace, base: Manifest) -> dict[str, Entry]:
-    """List the files to publish, hashing only those that changed since `base`."""
-    entries: dict[str, Entry] = {}
+def _list_files(workspace: Workspace, base: Manifest) -> Manifest:
+    """List the files to publish and their times, hashing only those that changed since `base`."""
+    files: dict[str, Entry] = {}
+    times: dict[str, int] = {}
     for path in (workspace.catalog, *(p for f in FOLDERS for p in sorted((workspace.root / f).rglob("*")))):
         if path.is_file() and not path.name.endswith(TEMPORARY_SUFFIX):
             name, stat = path.relative_to(workspace.root).as_posix(), path.stat()
-            is_same = name in base.files and base.times[name] == stat.st_mtime_ns
-            entries[name] = base.files[name] if is_same else Entry(sha256(path), stat.st_size)
-    return entries
+            times[name] = stat.st_mtime_ns
+            is_same = name in base.files and base.times[name] == times[name]
+            files[name] = base.files[name] if is_same else Entry(sha256(path), stat.st_size)
+    return replace(base, files=files, times=times)
 
 
 def _conflict(store: RemoteFolder, workspace: Workspace) -> InputError:
     return InputError(
-        f"{store.url} was published by another writer meanwhile, and {workspace.root} was changed too: save "
-        "what only it has, then remove it; the next command pulls what is published"
+        f"{store.url} was published by another writer meanwhile: save what only {workspace.root} has, then "
+        "remove it; the next command pulls what is published"
     )
 
 
@@ -108,7 +110,12 @@ def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = Fals
     workspace.root.mkdir(parents=True, exist_ok=True)
     if newest.number == base.number:
         return newest
-    here = _list_files(workspace, base)  # with files of the newest manifest after an interrupted pull
+    if newest.number < base.number:
+        raise InputError(
+            f"{store.url} has lost publications: it holds {newest.number}, and {workspace.root} is a copy of "
+            f"{base.number}. Publish that again with jixu corpus push, or remove it"
+        )
+    here = _list_files(workspace, base).files  # with files of the newest manifest after an interrupted pull
     if any(entry not in (base.files.get(name), newest.files.get(name)) for name, entry in here.items()):
         raise _conflict(store, workspace)
     missing = {name for name, entry in newest.files.items() if here.get(name) != entry}
@@ -117,7 +124,8 @@ def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = Fals
         store.transfer(lambda name: _fetch(store, workspace, name, newest.files[name]), names)
     for name in base.files.keys() - newest.files.keys():
         (workspace.root / name).unlink(missing_ok=True)
-    _write_base(workspace, store.url, newest)
+    times = {name: (workspace.root / name).stat().st_mtime_ns for name in newest.files}
+    _write_base(workspace, replace(newest, url=store.url, times=times))
     return newest
 
 
@@ -138,26 +146,39 @@ def publish(store: RemoteFolder, workspace: Workspace) -> Manifest:
     """Publish a copy's changed files, then a manifest. Raises InputError if another writer was faster."""
     if has_catalog(workspace):
         bring_in_tokenizers(workspace)
-    base = _read_base(workspace, store.url)
-    files, stored = _list_files(workspace, base), store.sizes("files")
-    names = {entry.stored_as(name): name for name, entry in files.items()}
-    # files listed before are checked too, so that one lost from the storage is sent again
-    missing = [path for path, name in names.items() if stored.get(path) != files[name].size]
-    store.transfer(lambda path: store.files.put_file(str(workspace.root / names[path]), path), missing)
-    if files == base.files:
-        return base
-    manifest = Manifest(base.number + 1, files)
-    try:
-        store.create(
-            f"manifests/{manifest.number:08}.json", MANIFEST.dump_json(manifest, exclude={"url", "times"})
-        )
-    except FileExistsError:  # this copy's own, if it was killed then, or never heard that it was created
-        manifest = _read_newest(store)
-        if manifest.files != files:
-            raise _conflict(store, workspace) from None
-    _write_base(workspace, store.url, manifest)
-    _prune(store)
-    return manifest
+    base, newest = _read_base(workspace, store.url), _read_newest(store)
+    here = _list_files(workspace, base)
+    if newest.number >= base.number and newest.files not in (base.files, here.files):
+        raise _conflict(store, workspace)
+    here = replace(_send(store, workspace, here), number=max(base.number, newest.number))
+    if here.files != newest.files:  # else it is published, perhaps by this copy before it was killed
+        here = replace(here, number=here.number + 1)
+        try:
+            content = MANIFEST.dump_json(here, exclude={"url", "times"})
+            store.create(f"manifests/{here.number:08}.json", content)
+        except FileExistsError:  # its own, if it never heard that it was created
+            if _read_newest(store).files != here.files:
+                raise _conflict(store, workspace) from None
+        _prune(store)
+    _write_base(workspace, here)
+    return here
+
+
+def _send(store: RemoteFolder, workspace: Workspace, here: Manifest) -> Manifest:
+    """Send the files of a listing that the storage lacks; return the listing, or a later one if files were
+    changed meanwhile.
+    """
+    for _ in range(PASSES):
+        files, stored = here.files, store.sizes("files")
+        names = {entry.stored_as(name): name for name, entry in files.items()}
+        # files listed before are checked too, so that one lost from the storage is sent again
+        missing = [path for path, name in names.items() if stored.get(path) != files[name].size]
+        places = [str(workspace.root / names[path]) for path in missing]
+        store.transfer(store.files.put_file, places, missing)
+        here = _list_files(workspace, here)
+        if here.files == files:
+            return here
+    raise InputError(f"files of {workspace.root} change while they are sent: publish it when they do not")
 
 
 def _prune(store: RemoteFolder) -> None:

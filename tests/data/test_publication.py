@@ -15,7 +15,7 @@ from data.__main__ import app
 from data.catalog import CatalogLost, read_catalog, require_version
 from data.errors import InputError
 from data.locks import WRITER, writer_lock
-from data.publication import KEPT_MANIFESTS, publish, pull, working_copy
+from data.publication import INDEX, KEPT_MANIFESTS, publish, pull, working_copy
 from data.refresh import unchanged_version
 from data.storage import RemoteFolder
 from data.terminal import run_app
@@ -194,6 +194,7 @@ def test_a_workspace_with_vocabularies_alone_is_published(url, tea, two, vocabul
 def test_files_that_no_manifest_lists_are_removed(url, one, two):
     store = RemoteFolder(url)
     send(url, one)
+    get(url, two)
     store.files.pipe_file("files/left-by-a-crash.parquet", b"half")
     one.place.report("").mkdir()
     for number in range(KEPT_MANIFESTS + 1):
@@ -203,8 +204,52 @@ def test_files_that_no_manifest_lists_are_removed(url, one, two):
     paths = store.sizes("files")
     assert "files/left-by-a-crash.parquet" not in paths
     assert sum(path.endswith(".html") for path in paths) == KEPT_MANIFESTS
+    two.place.report("").mkdir()
+    two.place.report("index.html").write_text("<p>another", encoding="utf-8")
+    for _ in range(2):  # a copy of a publication whose manifest is gone, then a folder that was never a copy
+        with pytest.raises(InputError, match="was published by another writer meanwhile"):
+            send(url, two)
+        (two.root / INDEX).unlink(missing_ok=True)
+    shutil.rmtree(two.root)
     get(url, two)
     assert instances(two) == instances(one)
+
+
+def test_a_copy_outlives_the_loss_of_what_was_published_and_publishes_it_again(url, one, two):
+    send(url, one)
+    get(url, two)
+    RemoteFolder(url).files.rm("manifests", recursive=True)
+    before = contents(two, "**/*")
+    with pytest.raises(InputError, match="lost publications: it holds 0, .* is a copy of 1"):
+        pull(RemoteFolder(url), two.place, may_be_empty=True)
+    assert contents(two, "**/*") == before
+    assert send(url, two).number == 2
+    three = two.changed(workspace=two.root.parent / "three")
+    assert get(url, three).number == 2 and instances(three) == instances(two)
+
+
+def test_a_folder_that_is_written_to_while_it_is_published_is_published_as_it_is_then(
+    url, one, two, monkeypatch
+):
+    page = one.place.report("index.html")
+    page.parent.mkdir()
+    page.write_text("<p>0", encoding="utf-8")
+    store, sent = RemoteFolder(url), []
+    put = store.files.put_file
+
+    def write_and_put(path, place):
+        sent.append(path)
+        if len(sent) < 4:
+            page.write_text(f"<p>{len(sent)}", encoding="utf-8")
+        put(path, place)
+
+    monkeypatch.setattr(store.files, "put_file", write_and_put)
+    publish(store, one.place)
+    get(url, two)
+    assert contents(two, "reports/*") == contents(one, "reports/*") != {}
+    monkeypatch.setattr("data.publication.PASSES", 0)
+    with pytest.raises(InputError, match="change while they are sent"):
+        publish(store, one.place)
 
 
 def test_a_corpus_is_removed_from_a_published_workspace(url, one, two, tmp_path, monkeypatch, capsys):
