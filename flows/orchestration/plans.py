@@ -205,7 +205,7 @@ def _settled_name(options: PretrainingOptions, place: Workspace) -> str:
         group, _, key = name.rpartition(".")
         (lasting[group] if group else lasting).pop(key, None)
     # a start in the workspace by its path there: a workspace may be moved
-    lasting["start"] = place.relative(start) if start.exists() else options.init
+    lasting["start"] = place.relative(start.resolve()) if start.exists() else options.init
     digest = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
     name = start.resolve().parent.name if start.name.startswith("checkpoint-") else start.name
     # a Hub repository without its revision, and without characters that a folder's name cannot have

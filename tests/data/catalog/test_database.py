@@ -1,3 +1,4 @@
+import os
 import shutil
 import subprocess
 import sys
@@ -100,3 +101,23 @@ def test_a_strangers_catalog_runs_no_sql_of_its_own_and_removes_nothing_outside_
     with pytest.raises(InputError, match="outside': use 1 to 64 letters"):
         collect_garbage(Workspace(copy))
     assert outside.is_dir() and not written.exists()
+
+
+@pytest.mark.parametrize("renames", range(3))
+def test_a_first_writer_that_is_killed_leaves_no_workspace_whose_catalog_is_lost(
+    tmp_path, monkeypatch, renames
+):
+    place, rename, done = Workspace(tmp_path), os.replace, []
+
+    def rename_or_die(*paths):
+        if len(done) == renames:
+            raise KeyboardInterrupt
+        done.append(rename(*paths))
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", rename_or_die)
+        with write_catalog(place):
+            pass
+    with write_catalog(place):
+        pass
+    assert place.catalog.read_bytes() == place.catalog_copy.read_bytes()
