@@ -130,8 +130,8 @@ def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = Fals
 
 
 def _fetch(store: RemoteFolder, workspace: Workspace, name: str, entry: Entry) -> None:
-    path = (workspace.root / name).resolve()
-    if not path.is_relative_to(workspace.root.resolve()):
+    path = workspace.root / name
+    if workspace.relative(path) != name:
         raise InputError(f"{store.url} lists {name}, which is outside a workspace: it was tampered with")
     with replacing(path) as temporary:
         try:
