@@ -132,7 +132,7 @@ class Workspace:
 
     def relative(self, path: Path) -> str:
         """Return a path as the catalog stores it: absolute if it is outside the workspace."""
-        # folders of it may be links to another disk; a vocabulary in a cache is one, to a name without suffix
+        # a folder of it may be a link to another disk, and a vocabulary in a cache one to its digest
         for whole in (os.path.abspath, os.path.realpath):
             if (place := Path(whole(path))).is_relative_to(root := whole(self.root)):
                 return place.relative_to(root).as_posix()

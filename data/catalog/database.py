@@ -281,15 +281,15 @@ def bring_in_tokenizers(workspace: Workspace) -> None:
     stored = "select recipe ->> '$.tokenizer' from versions union select tokenizer from stored.corpora"
     with read_catalog(workspace) as db:
         names = [name for (name,) in db.execute(stored).fetchall() if name]
-    folder, copies = workspace.tokenizers.resolve(), []
+    copies = []
     for name in names:
         path = workspace.root / name
-        if path.resolve().is_relative_to(folder) or not path.is_file():
+        if path.resolve().is_relative_to(workspace.tokenizers.resolve()) or not path.is_file():
             continue
-        beside = [file for name in _BESIDE if (file := path.with_name(name)).is_file() and file != path]
+        beside = (file for file in map(path.with_name, _BESIDE) if file.is_file() and file != path)
         files = [path, *beside]
         digest = hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
-        copy = folder / f"{path.stem}-{digest[:8]}"
+        copy = workspace.tokenizers / f"{path.stem}-{digest[:8]}"
         for file in files:
             write_bytes(copy / file.name, file.read_bytes())
         copies.append([workspace.relative(copy / path.name), name])
