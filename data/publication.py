@@ -9,8 +9,9 @@ by `If-None-Match`), so one of two writers is refused.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from os.path import exists
 from pathlib import PurePosixPath
 
 from pydantic import TypeAdapter
@@ -87,11 +88,13 @@ def _list_files(workspace: Workspace, base: Manifest) -> Manifest:
     files: dict[str, Entry] = {}
     times: dict[str, int] = {}
     for path in (workspace.catalog, *(p for f in FOLDERS for p in sorted((workspace.root / f).rglob("*")))):
-        if path.is_file() and not path.name.endswith(TEMPORARY_SUFFIX):
+        if path.name.endswith(TEMPORARY_SUFFIX) or not path.is_file():
+            continue
+        with suppress(FileNotFoundError):  # a training removes old checkpoints
             name, stat = path.relative_to(workspace.root).as_posix(), path.stat()
-            times[name] = stat.st_mtime_ns
-            is_same = name in base.files and base.times[name] == times[name]
+            is_same = name in base.files and base.times[name] == stat.st_mtime_ns
             files[name] = base.files[name] if is_same else Entry(sha256(path), stat.st_size)
+            times[name] = stat.st_mtime_ns
     return replace(base, files=files, times=times)
 
 
@@ -168,13 +171,14 @@ def _send(store: RemoteFolder, workspace: Workspace, here: Manifest) -> Manifest
     """Send the files of a listing that the storage lacks; return the listing, or a later one if files were
     changed meanwhile.
     """
+    put = store.files.put_file
     for _ in range(PASSES):
         files, stored = here.files, store.sizes("files")
         names = {entry.stored_as(name): name for name, entry in files.items()}
         # files listed before are checked too, so that one lost from the storage is sent again
         missing = [path for path, name in names.items() if stored.get(path) != files[name].size]
         places = [str(workspace.root / names[path]) for path in missing]
-        store.transfer(store.files.put_file, places, missing)
+        store.transfer(lambda place, path: exists(place) and put(place, path), places, missing)
         here = _list_files(workspace, here)
         if here.files == files:
             return here

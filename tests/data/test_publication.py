@@ -234,11 +234,13 @@ def test_a_folder_that_is_written_to_while_it_is_published_is_published_as_it_is
     page = one.place.report("index.html")
     page.parent.mkdir()
     page.write_text("<p>0", encoding="utf-8")
+    one.place.report("gone.html").touch()
     store, sent = RemoteFolder(url), []
     put = store.files.put_file
 
     def write_and_put(path, place):
         sent.append(path)
+        one.place.report("gone.html").unlink(missing_ok=True)
         if len(sent) < 4:
             page.write_text(f"<p>{len(sent)}", encoding="utf-8")
         put(path, place)
