@@ -9,9 +9,8 @@ by `If-None-Match`), so one of two writers is refused.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from os.path import exists
 from pathlib import PurePosixPath
 
 from pydantic import TypeAdapter
@@ -25,7 +24,6 @@ from data.workspace import Workspace, default_place, local_folder
 
 FORMAT = 1  # of manifests
 KEPT_MANIFESTS = 3  # old ones are kept so that a slow reader can finish
-PASSES = 10  # over the files of a folder that is written to while it is published
 INDEX = ".published.json"  # in a copy: the manifest that it was last equal to
 # what is published of a workspace: not its locks, work in progress and Prefect's files
 FOLDERS = ("backup", "documents", "evaluations", "lexicons", "models", "reports", "shards", "tokenizers")
@@ -65,22 +63,22 @@ def _read_newest(store: RemoteFolder) -> Manifest:
     return _read_manifest(store, manifests[-1]) if manifests else Manifest()
 
 
-def _read_base(workspace: Workspace, url: str) -> Manifest:
+def _read_base(workspace: Workspace) -> Manifest:
     path = workspace.root / INDEX
-    base = MANIFEST.validate_json(path.read_bytes()) if path.is_file() else Manifest(url=url)
-    if base.url != url:
+    return MANIFEST.validate_json(path.read_bytes()) if path.is_file() else Manifest()
+
+
+def _read_both(store: RemoteFolder, workspace: Workspace) -> tuple[Manifest, Manifest]:
+    """Read the manifest that a copy was last equal to, and the newest one."""
+    base, url = _read_base(workspace), store.url
+    if base.url not in ("", url):
         raise InputError(f"{workspace.root} is a copy of {base.url}, not of {url}: choose another folder")
-    return base
+    return replace(base, url=url), _read_newest(store)
 
 
 def published_at(workspace: Workspace) -> str:
     """Return the URL that a folder is a copy of, or the folder's absolute path if it is none."""
-    path = workspace.root / INDEX
-    return MANIFEST.validate_json(path.read_bytes()).url if path.is_file() else str(workspace.root.resolve())
-
-
-def _write_base(workspace: Workspace, manifest: Manifest) -> None:
-    write_bytes(workspace.root / INDEX, MANIFEST.dump_json(manifest))
+    return _read_base(workspace).url or str(workspace.root.resolve())
 
 
 def _list_files(workspace: Workspace, base: Manifest) -> Manifest:
@@ -88,9 +86,7 @@ def _list_files(workspace: Workspace, base: Manifest) -> Manifest:
     files: dict[str, Entry] = {}
     times: dict[str, int] = {}
     for path in (workspace.catalog, *(p for f in FOLDERS for p in sorted((workspace.root / f).rglob("*")))):
-        if path.name.endswith(TEMPORARY_SUFFIX) or not path.is_file():
-            continue
-        with suppress(FileNotFoundError):  # a training removes old checkpoints
+        if path.is_file() and not path.name.endswith(TEMPORARY_SUFFIX):
             name, stat = path.relative_to(workspace.root).as_posix(), path.stat()
             is_same = name in base.files and base.times[name] == stat.st_mtime_ns
             files[name] = base.files[name] if is_same else Entry(sha256(path), stat.st_size)
@@ -107,7 +103,7 @@ def _conflict(store: RemoteFolder, workspace: Workspace) -> InputError:
 
 def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = False) -> Manifest:
     """Make a copy equal to what is published, unless only the copy changed; InputError if both did."""
-    base, newest = _read_base(workspace, store.url), _read_newest(store)
+    base, newest = _read_both(store, workspace)
     if not (newest.number or may_be_empty):
         raise InputError(f"nothing is published at {store.url}")
     workspace.root.mkdir(parents=True, exist_ok=True)
@@ -128,7 +124,7 @@ def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = Fals
     for name in base.files.keys() - newest.files.keys():
         (workspace.root / name).unlink(missing_ok=True)
     times = {name: (workspace.root / name).stat().st_mtime_ns for name in newest.files}
-    _write_base(workspace, replace(newest, url=store.url, times=times))
+    write_bytes(workspace.root / INDEX, MANIFEST.dump_json(replace(newest, url=store.url, times=times)))
     return newest
 
 
@@ -149,11 +145,17 @@ def publish(store: RemoteFolder, workspace: Workspace) -> Manifest:
     """Publish a copy's changed files, then a manifest. Raises InputError if another writer was faster."""
     if has_catalog(workspace):
         bring_in_tokenizers(workspace)
-    base, newest = _read_base(workspace, store.url), _read_newest(store)
+    base, newest = _read_both(store, workspace)
     here = _list_files(workspace, base)
     if newest.number >= base.number and newest.files not in (base.files, here.files):
         raise _conflict(store, workspace)
-    here = replace(_send(store, workspace, here), number=max(base.number, newest.number))
+    stored, names = store.sizes("files"), {entry.stored_as(name): name for name, entry in here.files.items()}
+    # files listed before are checked too, so that one lost from the storage is sent again
+    missing = [path for path, name in names.items() if stored.get(path) != here.files[name].size]
+    store.transfer(lambda path: store.files.put_file(str(workspace.root / names[path]), path), missing)
+    if _list_files(workspace, here).files != here.files:
+        raise InputError(f"{workspace.root} was written to while it was published: publish it again")
+    here = replace(here, number=max(base.number, newest.number))
     if here.files != newest.files:  # else it is published, perhaps by this copy before it was killed
         here = replace(here, number=here.number + 1)
         try:
@@ -163,26 +165,8 @@ def publish(store: RemoteFolder, workspace: Workspace) -> Manifest:
             if _read_newest(store).files != here.files:
                 raise _conflict(store, workspace) from None
         _prune(store)
-    _write_base(workspace, here)
+    write_bytes(workspace.root / INDEX, MANIFEST.dump_json(here))
     return here
-
-
-def _send(store: RemoteFolder, workspace: Workspace, here: Manifest) -> Manifest:
-    """Send the files of a listing that the storage lacks; return the listing, or a later one if files were
-    changed meanwhile.
-    """
-    put = store.files.put_file
-    for _ in range(PASSES):
-        files, stored = here.files, store.sizes("files")
-        names = {entry.stored_as(name): name for name, entry in files.items()}
-        # files listed before are checked too, so that one lost from the storage is sent again
-        missing = [path for path, name in names.items() if stored.get(path) != files[name].size]
-        places = [str(workspace.root / names[path]) for path in missing]
-        store.transfer(lambda place, path: exists(place) and put(place, path), places, missing)
-        here = _list_files(workspace, here)
-        if here.files == files:
-            return here
-    raise InputError(f"files of {workspace.root} change while they are sent: publish it when they do not")
 
 
 def _prune(store: RemoteFolder) -> None:

@@ -152,10 +152,10 @@ class RemoteFolder:
         with reaching(self.url, FileExistsError, FileNotFoundError):
             self.files.pipe_file(path, content, mode="create")
 
-    def transfer(self, work: Callable[..., object], *paths: Iterable[str]) -> None:
-        """Call `work` for each path, or for those at each place of several lists, several at a time."""
+    def transfer(self, work: Callable[[str], object], paths: Iterable[str]) -> None:
+        """Call `work` for each path, several at a time."""
         with reaching(self.url), ThreadPoolExecutor(_TRANSFERS) as pool:
-            list(pool.map(work, *paths))
+            list(pool.map(work, paths))
 
 
 def expand(source: str) -> list[str]:
