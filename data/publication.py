@@ -161,9 +161,8 @@ def publish(store: RemoteFolder, workspace: Workspace) -> Manifest:
         try:
             content = MANIFEST.dump_json(here, exclude={"url", "times"})
             store.create(f"manifests/{here.number:08}.json", content)
-        except FileExistsError:  # its own, if it never heard that it was created
-            if _read_newest(store).files != here.files:
-                raise _conflict(store, workspace) from None
+        except FileExistsError:  # its own, if it never heard that it was created, or another's
+            return publish(store, workspace)
         _prune(store)
     write_bytes(workspace.root / INDEX, MANIFEST.dump_json(here))
     return here
