@@ -49,7 +49,7 @@ def train_in_processes(
     if not (settings.run_folder / pretraining.RESULT_FILE).is_file():
         codes = ", ".join(str(process.returncode) for process in ranks)
         failure = pretraining.read_failure(settings.run_folder)
-        unknown = "the reason is printed above; the same command again resumes from the newest checkpoint"
+        unknown = "a reason that was given is printed above; run the same command again to resume"
         raise InputError(
             f"the {processes} training processes ended early, with codes {codes}: "
             + (failure.reason if failure else unknown)

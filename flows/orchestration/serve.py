@@ -133,6 +133,7 @@ class Services:
     def __init__(self, workspace: Workspace, listener: socket.socket, limit: int, stopping: threading.Event):
         self.workspace, self.listener, self.stopping = workspace, listener, stopping
         self.log = Path(os.environ["PREFECT_HOME"]) / "server.log"
+        self.log.unlink(missing_ok=True)
         self.runner = ["flows.orchestration.runner", str(os.getpid()), str(limit)]
         self.parts: dict[str, psutil.Popen] = {}
         self.restarts: dict[str, list[float]] = {"server": [], "runner": []}

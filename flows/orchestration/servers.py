@@ -112,7 +112,7 @@ def begin_server(listener: socket.socket, log: Path, reports: Path | None = None
     number = listener.fileno()
     command = ["flows.orchestration.web", str(os.getpid()), str(number)]
     command += [str(reports.resolve())] if reports else []
-    with log.open("wb") as output:
+    with log.open("ab") as output:  # one that is started again must not take what the last one said
         return begin(command, stdout=output, stderr=output, pass_fds=[number])
 
 
@@ -139,6 +139,7 @@ def begin_own_server() -> Callable[[], None]:
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
     log = Path(os.environ["PREFECT_HOME"]) / "command.log"
+    log.unlink(missing_ok=True)
     server = begin_server(listener, log)
     atexit.register(end, [server], STOP_SECONDS, signal.SIGINT)
 

@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock
 
 from data.catalog import sole_writer
-from data.workspace import Workspace
+from data.workspace import Workspace, state_folder
 from flows.orchestration.automations import CRASHES
 from tests.commands import refused, run_here
 from tests.conftest import save_small_model
@@ -292,10 +292,13 @@ def test_a_training_and_a_run_that_begins_survive_their_server(server, tea, reru
     given |= {"source": [str(samples / "general.txt")], "gates": {"max_lost_documents": 1}}
     begins = server.begin("refresh-corpus/default", **given)
     wait_until(lambda: processes_of(begins), server.log)
+    log = state_folder(server.workspace) / "server.log"
+    log.write_text("last words\n", encoding="utf-8")
     server.part("server").kill()
     wait_until(lambda: "the server ended by itself: starting it again" in server.log(), server.log)
     wait_for_steps(server, folder)
     wait_until(lambda: is_up(server), server.log)
+    assert log.read_text(encoding="utf-8").startswith("last words\n")
     assert server.state(rerun[1])[0] == "Running" and not list(folder.glob("checkpoint-40000"))
     assert server.wait_for_end(begins)[0] == "Completed"
 
