@@ -247,11 +247,11 @@ class Comparison:
     labels: tuple[str, ...]  # empty for kinds without labels
     examples: Mapping[str, int]  # by split
     skipped: tuple[str, ...]  # rows that could not be used: where and why
-    notes: tuple[str, ...] = ()  # labels without an example, and texts that were cut, a line for each split
+    notes: tuple[str, ...] = ()  # labels without an example, texts that were cut or that most examples have
     overlaps: tuple[Overlap, ...] = ()  # texts that two splits have in common
     dropped: int = 0  # training examples that were left out for it
     chance: float  # main metric of a constant or random answer on the reported split
-    groups: tuple[int, ...] | None = None  # of each reported example, such as its law; None: each is alone
+    groups: tuple[int, ...] | None = None  # of each reported example, as Split.groups has them
     obstacle: str | None = None  # why no difference can be judged, such as one label in test
     seeds: tuple[int, ...]  # of each checkpoint
     models: tuple[ModelResult, ...]

@@ -152,7 +152,7 @@ def compare_models(
         labels=data.labels,
         examples={name: len(one.examples) for name, one in data.splits.items()},
         skipped=tuple(line for one in data.splits.values() for line in one.skipped),
-        notes=(*data.absent, *_truncated(models)),
+        notes=(*data.absent, *_truncated(models), *_entangled(reported, split)),
         overlaps=data.overlaps,
         dropped=data.dropped,
         chance=chance_of(data, reported),
@@ -179,6 +179,15 @@ def _truncated(models: Sequence[ModelRuns]) -> Iterator[str]:
                 readers.setdefault(line, []).append(model.name)
     for line, names in readers.items():
         yield line if len(names) == len(models) else f"{', '.join(names)}: {line}"
+
+
+def _entangled(reported: Split, name: str) -> Iterator[str]:
+    """A line where examples count as independent, though they have texts in common."""
+    if reported.groups is None and reported.entangled:
+        yield (
+            f"{reported.entangled:,} of {len(reported.examples):,} {name} examples hang together by texts in "
+            "common, too many for a group: intervals take them as independent"
+        )
 
 
 def _obstacle(split: Split) -> str | None:

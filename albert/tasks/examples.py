@@ -8,6 +8,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,10 @@ AnyExample = Example | ChoiceExample | SpanExample | TaggedExample
 Found = tuple[str, Callable[[], AnyExample]]
 
 
-@dataclass(frozen=True, slots=True)
+_LARGEST = 0.1  # share of the examples that may hang together by their texts and be one group
+
+
+@dataclass(frozen=True)
 class Split:
     """The examples of one file, and the rows that could not be used."""
 
@@ -141,14 +145,43 @@ class Split:
         """The labels of each example that has one, or any number of them; of tags the types of entities."""
         return [one.label_set() for one in self.examples if isinstance(one, Example | TaggedExample)]
 
-    @property
+    @cached_property
     def groups(self) -> tuple[int, ...] | None:
-        """A number for each example, the same for those of one group or passage; None if each is alone."""
+        """A number for each example, the same for those of one group or passage, else for those that hang
+        together by texts in common, as the pairs (a, b), (b, c) and (c, d) do.
+
+        None if each is alone, or if `entangled` examples hang together.
+        """
         names = [getattr(one, "passage", None) if one.group is None else one.group for one in self.examples]
-        if None in names:
-            return None
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        return tuple(numbers[name] for name in names)
+        if None not in names:
+            numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+            return tuple(numbers[name] for name in names)
+        largest = np.bincount(self._by_texts).max()
+        return None if largest == 1 or self.entangled else tuple(self._by_texts.tolist())
+
+    @property
+    def entangled(self) -> int:
+        """How many examples hang together by texts in common where they are too many for a group, else 0: a
+        text that most pairs have, such as an aspect, is a condition and no sample.
+        """
+        largest = int(np.bincount(self._by_texts).max())
+        return largest if largest > max(1, _LARGEST * len(self.examples)) else 0
+
+    @cached_property
+    def _by_texts(self) -> np.ndarray:
+        """Connected components of the graph of examples and their texts, [n]."""
+        from scipy.sparse import coo_matrix  # they take longer to import than to run
+        from scipy.sparse.csgraph import connected_components
+
+        n, numbers = len(self.examples), dict[str, int]()
+        edges = [
+            (at, numbers.setdefault(text, n + len(numbers)))
+            for at, example in enumerate(self.examples)
+            for text in example.texts()
+        ]
+        size = n + len(numbers)
+        graph = coo_matrix((np.ones(len(edges)), np.array(edges).T), shape=(size, size))
+        return connected_components(graph, directed=False)[1][:n]
 
 
 def label_table(examples: Sequence[AnyExample], labels: Sequence[str]) -> np.ndarray:

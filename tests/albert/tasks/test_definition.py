@@ -191,6 +191,23 @@ def test_groups_are_read_where_rows_have_columns_and_refused_elsewhere(kind, fil
         read(file, rows, task)
 
 
+def test_examples_that_hang_together_by_their_texts_are_groups_unless_most_do(read):
+    alone = [(f"甲{n}", f"乙{n}") for n in range(40)]
+    chained = [("甲0", "丙"), ("丁", "丙"), ("丁", "乙1")]  # through two others to the second of those alone
+
+    def groups_of(pairs):
+        rows = "".join(f"{a}\t{b}\t{n % 2}\n" for n, (a, b) in enumerate(pairs))
+        split = read("t.tsv", f"text_a\ttext_b\tlabel\n{rows}", Task(name="t", kind=Kind.PAIR))
+        return split.groups, split.entangled
+
+    assert groups_of(alone) == (None, 0)
+    assert groups_of([*alone[:1], *chained, *alone[2:]]) == ((0, 0, 0, 0, *range(1, 39)), 0)
+    assert groups_of([*alone, *chained]) == (None, 5)  # of 43
+    assert groups_of([(text, "服务" if n % 2 else "价格") for n, (text, _) in enumerate(alone)]) == (None, 20)
+    reviews = "text\tlabel\n" + "".join(f"茶{n % 35}\t{n % 2}\n" for n in range(37))
+    assert read("t.tsv", reviews, Task(name="t", kind=Kind.SINGLE)).groups == (*range(35), 0, 1)
+
+
 def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(read):
     long = "茶" * 200_000
     split = read("t.tsv", f'text\tlabel\n好\r的\t1\n"{long}\t0\n', "t")
