@@ -102,7 +102,6 @@ def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = Fals
     base, newest = _read_both(store, workspace)
     if not (newest.number or may_be_empty):
         raise InputError(f"nothing is published at {store.url}")
-    workspace.root.mkdir(parents=True, exist_ok=True)
     if newest.number == base.number:
         return newest
     if newest.number < base.number:
@@ -110,13 +109,13 @@ def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = Fals
             f"{store.url} has lost publications: it holds {newest.number}, and {workspace.root} is a copy of "
             f"{base.number}. Publish that again with jixu corpus push, or remove it"
         )
-    here = _list_files(workspace, base).files  # with files of the newest manifest after an interrupted pull
-    if any(entry not in (base.files.get(name), newest.files.get(name)) for name, entry in here.items()):
+    here = _list_files(workspace, base).files.items()  # some of the newest if a pull was interrupted
+    if here - base.files.items() - newest.files.items():
         raise _conflict(store, workspace)
-    missing = {name for name, entry in newest.files.items() if here.get(name) != entry}
-    last = missing & {workspace.catalog.name}
-    for names in (missing - last, last):
-        store.transfer(lambda name: _fetch(store, workspace, name, newest.files[name]), names)
+    missing = dict(newest.files.items() - here)
+    last = missing.keys() & {workspace.catalog.name}
+    for names in (missing.keys() - last, last):
+        store.transfer(lambda name: _fetch(store, workspace, name, missing[name]), names)
     for name in base.files.keys() - newest.files.keys():
         (workspace.root / name).unlink(missing_ok=True)
     times = {name: (workspace.root / name).stat().st_mtime_ns for name in newest.files}

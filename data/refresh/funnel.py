@@ -7,7 +7,7 @@ from pathlib import Path
 
 import duckdb
 
-from data.catalog import SOURCE_FILE, FunnelRow, parquet
+from data.catalog import SOURCE_FILE, FunnelRow, Version, parquet
 from data.cleaning import REMOVED_URL
 from data.files import replacing
 from data.instances import Shard
@@ -96,36 +96,31 @@ def order_rows(db: duckdb.DuckDBPyConnection, shards: Sequence[Path]) -> list[Fu
 
 
 def write_index(
-    db: duckdb.DuckDBPyConnection,
-    root: Path,
-    index_path: str,
-    version: int,
-    shards: Sequence[Shard],
-    previous_index: Path | None,
+    db: duckdb.DuckDBPyConnection, root: Path, version: Version, shards: Sequence[Shard], before: Path | None
 ) -> None:
     """Write every document of the table `listed` to the file behind the catalog's view `documents`.
 
-    Word counts come from the shards' documents files, the version that first had a document from the previous
-    index. A copy of a near duplicate repeats what that one does.
+    Word counts come from the shards' documents files, the version that first had a document from the index
+    `before`. A copy of a near duplicate repeats what that one does.
     """
     documents = parquet(root / shard.documents_path for shard in shards)
-    previous = "select null::varchar as doc_id, null::integer as first_version where false"
-    if previous_index:
-        previous = f"""
+    firsts = "select null::varchar as doc_id, null::integer as first_version where false"
+    if before:
+        firsts = f"""
             select doc_id, min(first_version) as first_version
-            from {parquet([previous_index])}
+            from {parquet([before])}
             where dropped_stage is null group by doc_id
             """
-    with replacing(root / index_path) as temporary:
+    with replacing(root / version.index_path) as temporary:
         copy_to(
             db,
             f"""
             with counted as (select doc_id, word_count as words from {documents}),
-            previous as ({previous}),
+            previous as ({firsts}),
             near as (select doc_id, duplicate_of from listed where reason = 'near_duplicate')
             select doc_id, source_uri, characters as chars, sentences::bigint as sentences,
                 case when stage is null then words end::bigint as words,
-                case when stage is null then coalesce(first_version, {int(version)}) end::integer
+                case when stage is null then coalesce(first_version, {version.version}) end::integer
                     as first_version,
                 stage as dropped_stage, reason as dropped_reason,
                 coalesce(near.duplicate_of, listed.duplicate_of) as duplicate_of, perplexity,

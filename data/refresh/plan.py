@@ -63,7 +63,6 @@ class Plan:
     settings: RefreshSettings
     files: tuple[SourceFile, ...]
     tokenizer_path: Path
-    vocab_size: int
     recipe: dict[str, object]
     recipe_hash: str
     current: Version | None
@@ -123,8 +122,7 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
         settings,
         tuple(replace(file, previous=by_uri.get(file.place)) for file in files),
         tokenizer_path,
-        tokenizer.vocab_size,
-        {**recipe, **_reading_record(settings)},
+        {**recipe, **_reading_record(settings), "vocab_size": tokenizer.vocab_size},
         recipe_hash,
         current,
         tuple(sources),
