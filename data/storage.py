@@ -21,7 +21,6 @@ from data.errors import InputError, masked
 from data.files import sha256
 
 if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
     from aiohttp import ClientSession, TraceRequestRedirectParams
     from fsspec import AbstractFileSystem
 
@@ -258,10 +257,10 @@ class _Transfer(io.RawIOBase):
         # without a length fsspec reads a server's answer as it comes, whatever the file says
         return self._file.seekable() and getattr(self._file, "size", 0) is not None
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         with reaching(self._uri):
             block = self._file.read(len(memoryview(buffer)))
-        buffer[: len(block)] = block  # type: ignore[index]
+        buffer[: len(block)] = block
         return len(block)
 
     def seek(self, offset: int, whence: int = 0) -> int:

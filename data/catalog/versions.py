@@ -6,16 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
 
 from data.errors import InputError
 from data.instances import Shard
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ class FunnelRow(NamedTuple):
     amount: int
 
 
-def columns_of(record: type[DataclassInstance]) -> str:
+def columns_of(record: type[Any]) -> str:
     """List the columns that the fields of a record are named after."""
     return ", ".join(field.name for field in fields(record))
 
