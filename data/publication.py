@@ -102,6 +102,7 @@ def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = Fals
     base, newest = _read_both(store, workspace)
     if not (newest.number or may_be_empty):
         raise InputError(f"nothing is published at {store.url}")
+    workspace.root.mkdir(parents=True, exist_ok=True)
     if newest.number == base.number:
         return newest
     if newest.number < base.number:
@@ -153,11 +154,9 @@ def publish(store: RemoteFolder, workspace: Workspace) -> Manifest:
     is_new = here.files != newest.files  # else it is published, perhaps by this copy before it was killed
     here = replace(here, number=max(base.number, newest.number) + is_new)
     if is_new:
-        try:
-            content = MANIFEST.dump_json(here, exclude={"url", "times"})
-            store.create(f"manifests/{here.number:08}.json", content)
-        except FileExistsError:  # its own, if it never heard that it was created, or another's
-            return publish(store, workspace)
+        content = MANIFEST.dump_json(here, exclude={"url", "times"})
+        if not store.create(f"manifests/{here.number:08}.json", content):
+            return publish(store, workspace)  # there is another's, or its own of which it never heard
         _prune(store)
     write_bytes(workspace.root / INDEX, MANIFEST.dump_json(here))
     return here
