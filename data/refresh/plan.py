@@ -162,7 +162,7 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
         )
         # the workspace, where a walk comes upon it, is no source
         own = os.path.join(os.path.realpath(settings.workspace), "")
-        is_own = os.path.realpath(spec.path).startswith(own)
+        is_own = os.path.realpath(os.path.expanduser(spec.path)).startswith(own)
         for uri in found:
             key = uri if is_remote(uri) else os.path.realpath(uri)
             if key.startswith(own) and not is_own:
