@@ -171,6 +171,8 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
             known = files.setdefault(key, SourceFile(uri, reading))
             if known.reading == settings.reading:
                 files[key] = replace(known, reading=reading)
+    if not files and not faults:
+        faults = [f"source {spec.path} holds nothing but files of the workspace {settings.workspace}"]
     if faults:
         raise InputError("; ".join(faults))
     return list(files.values())

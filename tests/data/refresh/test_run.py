@@ -104,6 +104,8 @@ def test_a_workspace_within_a_source_is_not_read(corpus, monkeypatch):
     monkeypatch.setenv("HOME", str(corpus.raw))
     for source in (str(within), "~/w/raw"):
         assert corpus.refresh(source=(source,), corpus="within").documents == first.documents
+    with pytest.raises(InputError, match="holds nothing but files of the workspace"):
+        corpus.plan(source=(str(corpus.root),))
 
 
 def test_new_and_removed_documents_touch_only_their_shards(corpus, monkeypatch):
