@@ -181,9 +181,9 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
 def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: str | None) -> Path:
     if name := settings.tokenizer or of_corpus:
         return find_tokenizer(name, workspace.tokenizers)
-    trained = sorted(p.name for p in workspace.tokenizers.iterdir()) if workspace.tokenizers.is_dir() else []
+    trained = [path for path in workspace.tokenizers.glob("*") if path.is_dir()]
     if len(trained) == 1:
-        return find_tokenizer(trained[0], workspace.tokenizers)
+        return find_tokenizer(str(trained[0]))
     raise InputError(
         "no tokenizer given: pass --tokenizer with a vocab.txt or spiece.model (of the checkpoint you will "
         "start from), or train one with jixu train-tokenizer"
