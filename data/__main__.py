@@ -5,16 +5,13 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from data import catalog, refresh, segmentation, sources
+from data import catalog, locks, publication, refresh, segmentation, sources
 from data.errors import InputError
 from data.segmentation import MIN_COHESION, MIN_COUNT, MIN_FREEDOM
+from data.storage import RemoteFolder
 from data.terminal import make_app, run_app
 from data.workspace import Workspace, local_folder
-
-if TYPE_CHECKING:
-    from data.publication import Manifest
 
 app = make_app("corpus", "Keep a workspace tidy, find new words of a field, copy a workspace to and from S3.")
 
@@ -28,9 +25,7 @@ def gc(*, keep: int = 1, dry_run: bool = False, workspace: str | None = None) ->
         dry_run: Print what would be removed, and remove nothing.
         workspace: Folder or URL of the workspace.
     """
-    from data.publication import working_copy
-
-    with working_copy(workspace, read_only=dry_run) as copy:
+    with publication.working_copy(workspace, read_only=dry_run) as copy:
         gone = catalog.collect_garbage(copy, keep=keep, dry_run=dry_run)
     done = "would go" if dry_run else "gone"
     for corpus, version in gone.versions:
@@ -46,9 +41,7 @@ def remove(corpus: str, /, *, workspace: str | None = None) -> None:
         corpus: Name of the corpus.
         workspace: Folder or URL of the workspace.
     """
-    from data.publication import working_copy
-
-    with working_copy(workspace) as copy:
+    with publication.working_copy(workspace) as copy:
         runs = catalog.remove_corpus(copy, corpus)
     print(f"{corpus} is gone" + (f"; models pretrained on it stay: {', '.join(runs)}" if runs else ""))
 
@@ -61,9 +54,7 @@ def compact(*, corpus: str, workspace: str | None = None) -> None:
         corpus: Name of the corpus.
         workspace: Folder or URL of the workspace.
     """
-    from data.publication import working_copy
-
-    with working_copy(workspace) as copy:
+    with publication.working_copy(workspace) as copy:
         version = catalog.compact(copy, corpus)
     print(f"{corpus} version {version.version}: the same, in fewer shards" if version else "nothing to merge")
 
@@ -94,15 +85,13 @@ def words(
         limit: Maximum number of words to write.
         workspace: Folder or URL of the workspace.
     """
-    from data.publication import working_copy
-
     if bool(corpus) == bool(source):
         raise InputError("give either --corpus or --source")
     if output.suffix == ".tsv" or output.is_dir():
         raise InputError(f"--output {output}: name a .txt file; the table beside it ends in .tsv")
     with ExitStack() as stack:
         if corpus:
-            copy = stack.enter_context(working_copy(workspace, read_only=True))
+            copy = stack.enter_context(publication.working_copy(workspace, read_only=True))
             texts = stack.enter_context(catalog.open_workspace(copy.root)).texts(corpus)
         else:
             texts = refresh.read_sentences([uri for name in source for uri in sources.find_files(name)])
@@ -128,11 +117,8 @@ def pull(url: str, /, *, workspace: Path | None = None) -> None:
         url: The published workspace, such as s3://bucket/workspace.
         workspace: Folder of the copy; by default the one that commands use.
     """
-    from data.publication import pull
-    from data.storage import RemoteFolder
-
     copy = Workspace(workspace or local_folder(url))
-    print(_describe(pull(RemoteFolder(url), copy), copy))
+    print(_describe(publication.pull(RemoteFolder(url), copy), copy))
 
 
 @app.command
@@ -143,15 +129,11 @@ def push(url: str, /, *, workspace: Path | None = None) -> None:
         url: Where to publish it, such as s3://bucket/workspace.
         workspace: Folder to publish; by default the copy of this URL that commands work in.
     """
-    from data.locks import writer_lock
-    from data.publication import publish
-    from data.storage import RemoteFolder
-
     copy, store = Workspace(workspace or local_folder(url)), RemoteFolder(url)
     if not catalog.has_catalog(copy) and not copy.tokenizers.is_dir():
         raise InputError(f"nothing to publish in {copy.root}: pass --workspace with the folder to publish")
-    with writer_lock(store):
-        print(_describe(publish(store, copy), copy))
+    with locks.writer_lock(store):
+        print(_describe(publication.publish(store, copy), copy))
 
 
 @app.command
@@ -161,15 +143,12 @@ def unlock(url: str, /) -> None:
     Args:
         url: The published workspace, such as s3://bucket/workspace.
     """
-    from data import locks
-    from data.storage import RemoteFolder
-
     store = RemoteFolder(url)
     locks.unlock(store)
     print(f"{store.url} can be written to")
 
 
-def _describe(manifest: Manifest, workspace: Workspace) -> str:
+def _describe(manifest: publication.Manifest, workspace: Workspace) -> str:
     size = sum(entry.size for entry in manifest.files.values())
     return (
         f"publication {manifest.number}: {len(manifest.files)} file(s), {size:,} bytes, in {workspace.root}"

@@ -61,10 +61,7 @@ def writer_lock(store: RemoteFolder) -> Iterator[None]:
     """Be the only writer of a store. Raises InputError naming another one, unless it died on this machine."""
     me = {"host": socket.gethostname(), "process": os.getpid(), "since": datetime.now(UTC).isoformat()}
     try:
-        while True:
-            with suppress(FileExistsError):
-                store.create(WRITER, json.dumps(me).encode())
-                break
+        while not store.create(WRITER, json.dumps(me).encode()):
             _remove_dead_writer(store)
     except FileNotFoundError:
         raise InputError(f"{store.url}: no such bucket") from None

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 
 from pydantic import TypeAdapter
 
-from data.catalog import bring_in_tokenizers, has_catalog
+from data import catalog
 from data.errors import InputError
 from data.files import TEMPORARY_SUFFIX, replacing, sha256, write_bytes
 from data.locks import writer_lock
@@ -58,11 +58,6 @@ def _read_manifest(store: RemoteFolder, path: str) -> Manifest:
     return replace(manifest, number=int(PurePosixPath(path).stem))
 
 
-def _read_newest(store: RemoteFolder) -> Manifest:
-    manifests = list(store.sizes("manifests"))
-    return _read_manifest(store, manifests[-1]) if manifests else Manifest()
-
-
 def _read_base(workspace: Workspace) -> Manifest:
     path = workspace.root / INDEX
     return MANIFEST.validate_json(path.read_bytes()) if path.is_file() else Manifest()
@@ -73,7 +68,8 @@ def _read_both(store: RemoteFolder, workspace: Workspace) -> tuple[Manifest, Man
     base, url = _read_base(workspace), store.url
     if base.url not in ("", url):
         raise InputError(f"{workspace.root} is a copy of {base.url}, not of {url}: choose another folder")
-    return replace(base, url=url), _read_newest(store)
+    manifests = list(store.sizes("manifests"))
+    return replace(base, url=url), _read_manifest(store, manifests[-1]) if manifests else Manifest()
 
 
 def published_at(workspace: Workspace) -> str:
@@ -114,13 +110,13 @@ def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = Fals
             f"{store.url} has lost publications: it holds {newest.number}, and {workspace.root} is a copy of "
             f"{base.number}. Publish that again with jixu corpus push, or remove it"
         )
-    here = _list_files(workspace, base).files  # with files of the newest manifest after an interrupted pull
-    if any(entry not in (base.files.get(name), newest.files.get(name)) for name, entry in here.items()):
+    here = _list_files(workspace, base).files.items()  # some of the newest if a pull was interrupted
+    if here - base.files.items() - newest.files.items():
         raise _conflict(store, workspace)
-    missing = {name for name, entry in newest.files.items() if here.get(name) != entry}
-    catalog = missing & {workspace.catalog.name}
-    for names in (missing - catalog, catalog):
-        store.transfer(lambda name: _fetch(store, workspace, name, newest.files[name]), names)
+    missing = dict(newest.files.items() - here)
+    last = missing.keys() & {workspace.catalog.name}
+    for names in (missing.keys() - last, last):
+        store.transfer(lambda name: _fetch(store, workspace, name, missing[name]), names)
     for name in base.files.keys() - newest.files.keys():
         (workspace.root / name).unlink(missing_ok=True)
     times = {name: (workspace.root / name).stat().st_mtime_ns for name in newest.files}
@@ -143,8 +139,8 @@ def _fetch(store: RemoteFolder, workspace: Workspace, name: str, entry: Entry) -
 
 def publish(store: RemoteFolder, workspace: Workspace) -> Manifest:
     """Publish a copy's changed files, then a manifest. Raises InputError if another writer was faster."""
-    if has_catalog(workspace):
-        bring_in_tokenizers(workspace)
+    if catalog.has_catalog(workspace):
+        catalog.bring_in_tokenizers(workspace)
     base, newest = _read_both(store, workspace)
     here = _list_files(workspace, base)
     if newest.number >= base.number and newest.files not in (base.files, here.files):
@@ -155,14 +151,12 @@ def publish(store: RemoteFolder, workspace: Workspace) -> Manifest:
     store.transfer(lambda path: store.files.put_file(str(workspace.root / names[path]), path), missing)
     if _list_files(workspace, here).files != here.files:
         raise InputError(f"{workspace.root} was written to while it was published: publish it again")
-    here = replace(here, number=max(base.number, newest.number))
-    if here.files != newest.files:  # else it is published, perhaps by this copy before it was killed
-        here = replace(here, number=here.number + 1)
-        try:
-            content = MANIFEST.dump_json(here, exclude={"url", "times"})
-            store.create(f"manifests/{here.number:08}.json", content)
-        except FileExistsError:  # its own, if it never heard that it was created, or another's
-            return publish(store, workspace)
+    is_new = here.files != newest.files  # else it is published, perhaps by this copy before it was killed
+    here = replace(here, number=max(base.number, newest.number) + is_new)
+    if is_new:
+        content = MANIFEST.dump_json(here, exclude={"url", "times"})
+        if not store.create(f"manifests/{here.number:08}.json", content):
+            return publish(store, workspace)  # there is another's, or its own of which it never heard
         _prune(store)
     write_bytes(workspace.root / INDEX, MANIFEST.dump_json(here))
     return here

@@ -21,7 +21,6 @@ from data.errors import InputError, masked
 from data.files import sha256
 
 if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
     from aiohttp import ClientSession, TraceRequestRedirectParams
     from fsspec import AbstractFileSystem
 
@@ -140,17 +139,17 @@ class RemoteFolder:
     def sizes(self, folder: str) -> dict[str, int]:
         """List the files of an inner folder by path, in order, with their bytes."""
         self.files.invalidate_cache(folder)
-        with reaching(self.url, FileNotFoundError):
-            try:
-                entries = self.files.find(folder, detail=True)
-            except FileNotFoundError:
-                return {}
-        return {path: entries[path]["size"] for path in sorted(entries)}
+        with suppress(FileNotFoundError), reaching(self.url, FileNotFoundError):
+            entries = self.files.find(folder, detail=True)
+            return {path: entries[path]["size"] for path in sorted(entries)}
+        return {}
 
-    def create(self, path: str, content: bytes) -> None:
-        """Write a new file. Raises FileExistsError if there is one."""
-        with reaching(self.url, FileExistsError, FileNotFoundError):
+    def create(self, path: str, content: bytes) -> bool:
+        """Write a file unless there is one; return whether it was written."""
+        with suppress(FileExistsError), reaching(self.url, FileExistsError, FileNotFoundError):
             self.files.pipe_file(path, content, mode="create")
+            return True
+        return False
 
     def transfer(self, work: Callable[[str], object], paths: Iterable[str]) -> None:
         """Call `work` for each path, several at a time."""
@@ -258,10 +257,10 @@ class _Transfer(io.RawIOBase):
         # without a length fsspec reads a server's answer as it comes, whatever the file says
         return self._file.seekable() and getattr(self._file, "size", 0) is not None
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         with reaching(self._uri):
             block = self._file.read(len(memoryview(buffer)))
-        buffer[: len(block)] = block  # type: ignore[index]
+        buffer[: len(block)] = block
         return len(block)
 
     def seek(self, offset: int, whence: int = 0) -> int:

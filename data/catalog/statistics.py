@@ -44,8 +44,7 @@ class Statistics:
         self.db.execute("set python_scan_all_frames = true")  # for the data frames of whoever calls `sql`
         later = []
         for corpus, last in (newest or {}).items():
-            require_version(self.db, corpus, last)
-            self._version(corpus, last)  # an earlier one would answer another question
+            self._version(corpus, last)
             later.append(f"corpus = {quoted(corpus)} and version > {last}")
         if later:
             query = f"from stored.versions where not ({' or '.join(later)})"
@@ -303,18 +302,17 @@ class Statistics:
         The reason of a removed one says why it is dropped now, and is null if its source no longer has it.
         Raises InputError for a version that does not exist.
         """
-        newer = require_version(self.db, corpus).version if newer is None else newer
-        new = self._index(corpus, newer)
-        if older is None:
-            query = "select max(version) from versions where corpus = ? and version < ?"
-            ((older,),) = self.db.execute(query, [corpus, newer]).fetchall()
-            if older is None and newer > 1:
-                raise InputError(f"no version of {corpus} before {newer} is left")
+        root, new, old = self.workspace.root, self._version(corpus, newer), None
+        if older is not None:
+            old = self._version(corpus, older)
+        elif new.version > 1:
+            old = require_version(self.db, corpus, new.version - 1)
+        after = parquet([root / new.index_path])
         # in the first version every document is new
-        old = self._index(corpus, older) if older is not None else f"{new} where false"
+        before = parquet([root / old.index_path]) if old else f"{after} where false"
         return self.sql(
             f"""
-            with new as (select * from {new}), old as (select * from {old}),
+            with new as (select * from {after}), old as (select * from {before}),
             kept as (select * from new where dropped_reason is null),
             had as (select * from old where dropped_reason is null),
             reasons as (
@@ -329,20 +327,14 @@ class Statistics:
             """
         )
 
-    def _index(self, corpus: str, version: int) -> str:
-        """Name the table function that reads every document of a version."""
-        path = self.workspace.root / self._version(corpus, version).index_path
-        return parquet([path])
-
     def _version(self, corpus: str, version: int | None) -> Version:
         """Return a version, by default the current one. Raises InputError if it does not exist."""
-        require_version(self.db, corpus)
-        query = "select version from versions where corpus = ? order by version"
-        listed = [number for (number,) in self.db.execute(query, [corpus]).fetchall()]
-        if version is not None and version not in listed:
-            there = ", ".join(map(str, listed))
+        found = require_version(self.db, corpus, version)
+        if version not in (None, found.version):  # an earlier one would answer another question
+            query = "select version from versions where corpus = ? order by version"
+            there = ", ".join(str(number) for (number,) in self.db.execute(query, [corpus]).fetchall())
             raise InputError(f"no version {version} of {corpus} (there is: {there})")
-        return require_version(self.db, corpus, version)
+        return found
 
     def masked_words(self, corpus: str) -> duckdb.DuckDBPyRelation:
         """Count words by their length in tokens, 6 or more as 6, with the share that stored masks hide."""

@@ -6,16 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
 
 from data.errors import InputError
 from data.instances import Shard
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ class FunnelRow(NamedTuple):
     amount: int
 
 
-def columns_of(record: type[DataclassInstance]) -> str:
+def columns_of(record: type[Any]) -> str:
     """List the columns that the fields of a record are named after."""
     return ", ".join(field.name for field in fields(record))
 
@@ -136,25 +133,22 @@ def add_version(
     db: duckdb.DuckDBPyConnection,
     version: Version,
     *,
-    parent: int | None,
     recipe: Mapping[str, object],
-    objective: str,
-    vocab_size: int,
     sources: Sequence[Source],
     shards: Sequence[Shard],
     funnel: Sequence[FunnelRow],
 ) -> None:
-    """Record a corpus version with its sources, shards and funnel."""
+    """Record a corpus version that follows the current one, with its sources, shards and funnel."""
     values, key = asdict(version), {"corpus": version.corpus, "version": version.version}
     of_corpus = {name: values[name] for name in ("corpus", "tokenizer", "max_seq_length", "held_out_share")}
-    corpus = {**of_corpus, "objective": objective, "vocab_size": vocab_size}
+    corpus = {**of_corpus, "objective": recipe["objective"], "vocab_size": recipe["vocab_size"]}
     insert(db, "corpora", [corpus], "insert or replace")
     names = ("characters", "words", "sentences")
     row = {name: value for name, value in values.items() if name not in of_corpus} | key
     row |= {name: sum(getattr(shard, name) for shard in shards) for name in names}
     # of the corpus at this version: its next one may have another vocabulary
-    kept = {**recipe, "tokenizer": version.tokenizer, "vocab_size": vocab_size}
-    row |= {"parent": parent, "recipe": json.dumps(kept, ensure_ascii=False), "status": "ready"}
+    kept = json.dumps({**recipe, "tokenizer": version.tokenizer}, ensure_ascii=False)
+    row |= {"parent": version.version - 1 or None, "recipe": kept, "status": "ready"}
     insert(db, "versions", [row])
     insert(db, "sources", [{**key, "position": n, **asdict(source)} for n, source in enumerate(sources)])
     _add_shards(db, version, shards)

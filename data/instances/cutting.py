@@ -237,7 +237,8 @@ def _chunks(
 
     Round k finds the k-th chunk of every document that has one.
     """
-    rounds = []
+    nothing = np.empty(0, dtype=np.int64)
+    rounds = [(nothing, nothing, nothing, nothing)]
     document = np.flatnonzero((np.diff(first_piece) > 0) & chosen)
     begin = first_piece[document]
     number = 0
@@ -254,9 +255,6 @@ def _chunks(
         has_more = end < first_piece[document + 1]
         document, begin = document[has_more], end[has_more]
         number += 1
-    if not rounds:
-        nothing = np.empty(0, dtype=np.int64)
-        return nothing, nothing, nothing, nothing
     first, last, document, numbers = map(np.concatenate, zip(*rounds, strict=True))
     return first, last, document, numbers
 

@@ -133,7 +133,7 @@ def draw_masks(
     """
     keys = mix(instance_ids + salt(seed, epoch))
     probabilities = length_probabilities(rule.objective, rule.max_ngram)
-    parts: list[Masks] = []
+    parts = [Masks(np.empty(0, np.int64), input_ids[:0], input_ids[:0])]
     first, S = 0, len(instance_ids)
     while first < S:
         end = int(np.searchsorted(cu_seqlens, cu_seqlens[first] + BLOCK_TOKENS, side="right")) - 1
@@ -151,8 +151,6 @@ def draw_masks(
         part = _replace(block, spans, vocabulary, rule)
         parts.append(part._replace(positions=part.positions + begin))
         first = end
-    if not parts:
-        return Masks(np.empty(0, np.int64), input_ids[:0], input_ids[:0])
     return Masks(*map(np.concatenate, zip(*parts, strict=True)))
 
 

@@ -61,8 +61,5 @@ def _group(items: Sequence[T], weights: Sequence[int], workers: int, most: int) 
 def _reading_weight(file: SourceFile) -> int:
     if is_remote(file.uri):
         return BATCH_WEIGHT  # asking for its size may take as long as reading it
-    try:
-        size = os.stat(file.uri).st_size
-    except OSError:  # left to the reader to report
-        size = 0
+    size = os.path.getsize(file.uri) if os.path.isfile(file.uri) else 0
     return FILE_WEIGHT + (0 if file.previous and file.previous.size == size else size)

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import duckdb
 
-from data.catalog import SOURCE_FILE, FunnelRow, parquet
+from data.catalog import SOURCE_FILE, FunnelRow, Version, parquet
 from data.cleaning import REMOVED_URL
 from data.files import replacing
 from data.instances import Shard
 from data.refresh.scratch import copy_to
 
 STAGES = ("read", "clean", "filter", "guard", "deduplicate", "boilerplate", "instances")
-UNITS = ("documents", "characters")
-Amounts = tuple[int, int]  # documents, characters
-Losses = list[tuple[str | None, int]]  # reasons and amounts
 
-
-class _Fate(NamedTuple):
-    """Documents that the same stage dropped for the same reason, or none did."""
-
-    stage: str | None
-    reason: str | None
-    documents: int
-    raw_characters: int
-    characters: int  # after cleaning
-    undecodable: int  # characters, which cleaning removes
+# what the stages before the last lost: characters of a document that was read are those left by cleaning
+_LOSSES = """
+with cleaned as (from listed where stage is distinct from 'read'),
+losses as (
+    select stage, 'documents' as unit, reason, count(*) as amount
+    from listed where stage is not null group by all
+    union all
+    select stage, 'characters', reason, sum(if(stage = 'read', raw_characters, characters))
+    from listed where stage is not null group by all
+    union all
+    select 'clean', 'characters', 'markup_controls_spaces', sum(raw_characters - characters - undecodable)
+    from cleaned
+    union all
+    select 'clean', 'characters', 'undecodable', sum(undecodable) from cleaned)
+select stage, unit, reason, amount::bigint from losses where amount <> 0 order by reason
+"""
 
 
 def funnel_rows(db: duckdb.DuckDBPyConnection, documents: int, characters: int) -> list[FunnelRow]:
@@ -37,41 +38,20 @@ def funnel_rows(db: duckdb.DuckDBPyConnection, documents: int, characters: int) 
 
     One row for each stage, unit (documents, characters) and reason; its reason is null if nothing was lost.
     """
-    query = """
-        select stage, reason, count(*), sum(raw_characters)::bigint, sum(characters)::bigint,
-            sum(undecodable)::bigint
-        from listed group by stage, reason order by reason
-        """
-    fates = [_Fate(*row) for row in db.execute(query).fetchall()]
+    lost: dict[tuple[str, str], list[tuple[str | None, int]]] = {}
+    for stage, unit, reason, amount in db.execute(_LOSSES).fetchall():
+        lost.setdefault((stage, unit), []).append((reason, amount))
+    (listed,) = db.execute("select count(*), sum(raw_characters)::bigint from listed").fetchall()
     rows: list[FunnelRow] = []
-    before = (sum(fate.documents for fate in fates), sum(fate.raw_characters for fate in fates))
-    for step, stage in enumerate(STAGES[:-1]):
-        lost = [fate for fate in fates if fate.stage == stage]
-        fates = [fate for fate in fates if fate.stage != stage]
-        size: Callable[[_Fate], int] = attrgetter("raw_characters" if stage == "read" else "characters")
-        after = (sum(fate.documents for fate in fates), sum(map(size, fates)))
-        lost_documents = [(fate.reason, fate.documents) for fate in lost]
-        lost_characters = [(fate.reason, size(fate)) for fate in lost]
-        if stage == "clean":
-            undecodable = sum(fate.undecodable for fate in fates)
-            removed = before[1] - after[1] - undecodable
-            lost_characters = [("markup_controls_spaces", removed), ("undecodable", undecodable)]
-        rows += _stage_rows(step, before, after, lost_documents, lost_characters)
-        before = after
-    after = (documents, characters)
-    unusable: list[Losses] = [[("no_token_in_vocabulary", b - a)] for b, a in zip(before, after, strict=True)]
-    last = _stage_rows(len(STAGES) - 1, before, after, *unusable)
-    return [*rows, *_details(db), *last]
-
-
-def _stage_rows(
-    step: int, before: Amounts, after: Amounts, documents: Losses, characters: Losses
-) -> list[FunnelRow]:
-    rows = []
-    for unit, losses in enumerate((documents, characters)):
-        for reason, amount in [loss for loss in losses if loss[1]] or [(None, 0)]:
-            rows.append(FunnelRow(step, STAGES[step], UNITS[unit], before[unit], after[unit], reason, amount))
-    return rows
+    for unit, before, used in zip(("documents", "characters"), listed, (documents, characters), strict=True):
+        for step, stage in enumerate(STAGES):
+            losses = lost.get((stage, unit), [])
+            if stage == "instances" and used != before:
+                losses = [("no_token_in_vocabulary", before - used)]
+            after = before - sum(amount for _, amount in losses)
+            rows += [FunnelRow(step, stage, unit, before, after, *loss) for loss in losses or [(None, 0)]]
+            before = after
+    return [*rows, *_details(db)]
 
 
 def _details(db: duckdb.DuckDBPyConnection) -> list[FunnelRow]:
@@ -116,36 +96,31 @@ def order_rows(db: duckdb.DuckDBPyConnection, shards: Sequence[Path]) -> list[Fu
 
 
 def write_index(
-    db: duckdb.DuckDBPyConnection,
-    root: Path,
-    index_path: str,
-    version: int,
-    shards: Sequence[Shard],
-    previous_index: Path | None,
+    db: duckdb.DuckDBPyConnection, root: Path, version: Version, shards: Sequence[Shard], before: Path | None
 ) -> None:
     """Write every document of the table `listed` to the file behind the catalog's view `documents`.
 
-    Word counts come from the shards' documents files, the version that first had a document from the previous
-    index. A copy of a near duplicate repeats what that one does.
+    Word counts come from the shards' documents files, the version that first had a document from the index
+    `before`. A copy of a near duplicate repeats what that one does.
     """
     documents = parquet(root / shard.documents_path for shard in shards)
-    previous = "select null::varchar as doc_id, null::integer as first_version where false"
-    if previous_index:
-        previous = f"""
+    firsts = "select null::varchar as doc_id, null::integer as first_version where false"
+    if before:
+        firsts = f"""
             select doc_id, min(first_version) as first_version
-            from {parquet([previous_index])}
+            from {parquet([before])}
             where dropped_stage is null group by doc_id
             """
-    with replacing(root / index_path) as temporary:
+    with replacing(root / version.index_path) as temporary:
         copy_to(
             db,
             f"""
             with counted as (select doc_id, word_count as words from {documents}),
-            previous as ({previous}),
+            previous as ({firsts}),
             near as (select doc_id, duplicate_of from listed where reason = 'near_duplicate')
             select doc_id, source_uri, characters as chars, sentences::bigint as sentences,
                 case when stage is null then words end::bigint as words,
-                case when stage is null then coalesce(first_version, {int(version)}) end::integer
+                case when stage is null then coalesce(first_version, {version.version}) end::integer
                     as first_version,
                 stage as dropped_stage, reason as dropped_reason,
                 coalesce(near.duplicate_of, listed.duplicate_of) as duplicate_of, perplexity,

@@ -119,12 +119,11 @@ def _masked_share(rule: MaskRule, lengths: np.ndarray, masked: np.ndarray) -> li
 
 
 def _mask_tokens_share(info: ShardInfo, masked: int, mask_tokens: int) -> list[Gate]:
-    gates = []
-    if masked and info.vocabulary.similar is None:
-        off = DEVIATIONS * (MASK_SHARE * (1 - MASK_SHARE) / masked) ** 0.5
-        low, high = MASK_SHARE - off, min(1.0, MASK_SHARE + off)
-        gates.append(Gate("share of [MASK] among masks", mask_tokens / masked, low, high))
-    return gates
+    if not masked or info.vocabulary.similar is not None:
+        return []
+    off = DEVIATIONS * (MASK_SHARE * (1 - MASK_SHARE) / masked) ** 0.5
+    low, high = MASK_SHARE - off, min(1.0, MASK_SHARE + off)
+    return [Gate("share of [MASK] among masks", mask_tokens / masked, low, high)]
 
 
 def _lists(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:

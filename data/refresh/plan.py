@@ -63,7 +63,6 @@ class Plan:
     settings: RefreshSettings
     files: tuple[SourceFile, ...]
     tokenizer_path: Path
-    vocab_size: int
     recipe: dict[str, object]
     recipe_hash: str
     current: Version | None
@@ -123,8 +122,7 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
         settings,
         tuple(replace(file, previous=by_uri.get(file.place)) for file in files),
         tokenizer_path,
-        tokenizer.vocab_size,
-        {**recipe, **_reading_record(settings)},
+        {**recipe, **_reading_record(settings), "vocab_size": tokenizer.vocab_size},
         recipe_hash,
         current,
         tuple(sources),
@@ -164,7 +162,7 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
         )
         # the workspace, where a walk comes upon it, is no source
         own = os.path.join(os.path.realpath(settings.workspace), "")
-        is_own = os.path.realpath(spec.path).startswith(own)
+        is_own = os.path.realpath(os.path.expanduser(spec.path)).startswith(own)
         for uri in found:
             key = uri if is_remote(uri) else os.path.realpath(uri)
             if key.startswith(own) and not is_own:
@@ -173,6 +171,8 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
             known = files.setdefault(key, SourceFile(uri, reading))
             if known.reading == settings.reading:
                 files[key] = replace(known, reading=reading)
+    if not files and not faults:
+        faults = [f"source {spec.path} holds nothing but files of the workspace {settings.workspace}"]
     if faults:
         raise InputError("; ".join(faults))
     return list(files.values())
@@ -181,9 +181,9 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
 def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: str | None) -> Path:
     if name := settings.tokenizer or of_corpus:
         return find_tokenizer(name, workspace.tokenizers)
-    trained = sorted(p.name for p in workspace.tokenizers.iterdir()) if workspace.tokenizers.is_dir() else []
+    trained = [path for path in workspace.tokenizers.glob("*") if path.is_dir()]
     if len(trained) == 1:
-        return find_tokenizer(trained[0], workspace.tokenizers)
+        return find_tokenizer(str(trained[0]))
     raise InputError(
         "no tokenizer given: pass --tokenizer with a vocab.txt or spiece.model (of the checkpoint you will "
         "start from), or train one with jixu train-tokenizer"

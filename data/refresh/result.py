@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from data.catalog import FunnelRow, Version
 from data.refresh.gates import Gate
@@ -14,22 +14,15 @@ MOST_REASONS, MOST_WORDS = 5, 20  # listed by name
 NOTABLE_SHARE = 0.1  # of the documents held out
 
 
-@dataclass(frozen=True, slots=True)
-class RefreshResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshResult(Version):
     """A version, and what the refresh did to get to it."""
 
-    corpus: str
-    version: int
     is_new: bool  # False: nothing changed, this version was there before
-    sop: bool
-    documents: int
-    instances: int
-    tokens: int
     new_shards: int
     kept_shards: int
     removed_documents: int
     recipe_changed: bool  # since the version before: everything was made again
-    held_out_share: float  # of the documents
     funnel: tuple[FunnelRow, ...] = ()  # of a new version
     gates: tuple[Gate, ...] = ()
     new_words: tuple[Word, ...] = ()  # the best first; none unless `discover_words` asked for some
@@ -45,18 +38,12 @@ def result_of(
 ) -> RefreshResult:
     """Make the result for a version, with its funnel unless nothing changed."""
     return RefreshResult(
-        corpus=version.corpus,
-        version=version.version,
+        **asdict(version),
         is_new=bool(funnel),
-        sop=version.sop,
-        documents=version.documents,
-        instances=version.instances,
-        tokens=version.tokens,
         new_shards=new,
         kept_shards=kept,
         removed_documents=removed,
         recipe_changed=plan.recipe_changed,
-        held_out_share=version.held_out_share,
         funnel=tuple(funnel),
     )
 

@@ -135,25 +135,14 @@ def commit(
             os.replace(source.listing, workspace.root / source.source.listing_path)
     sync(workspace.documents(settings.corpus))
     shards = _arrange(plan.current_shards, division, built)
-    current, kept = plan.current, len(division.kept)
-    same_sources = plan.current_sources == tuple(source.source for source in sources)
-    if current and plan.current_shards == tuple(shards) and same_sources:
+    current, kept, read = plan.current, len(division.kept), tuple(source.source for source in sources)
+    if current and plan.current_shards == tuple(shards) and plan.current_sources == read:
         return result_of(plan, current, kept)
     version = _next_version(plan, division.sop, shards, similar)
     with connect(plan.staging, settings.workers) as db:
         funnel = interruptible(db, partial(_index, plan, version, shards, division, db))
     with write_catalog(workspace) as db:
-        add_version(
-            db,
-            version,
-            parent=current.version if current else None,
-            recipe=plan.recipe,
-            objective=settings.objective,
-            vocab_size=plan.vocab_size,
-            sources=[source.source for source in sources],
-            shards=shards,
-            funnel=funnel,
-        )
+        add_version(db, version, recipe=plan.recipe, sources=read, shards=shards, funnel=funnel)
     new = sum(shard is not None for shard in built)
     return result_of(plan, version, kept, new, division.removed_documents, funnel)
 
@@ -209,9 +198,8 @@ def _index(
     plan: Plan, version: Version, shards: Sequence[Shard], division: Division, db: duckdb.DuckDBPyConnection
 ) -> list[FunnelRow]:
     """Write the version's list of documents; return its funnel."""
-    previous = current_index(plan)
     db.execute(f"create view listed as from {parquet([division.listed_path])}")
-    write_index(db, plan.workspace.root, version.index_path, version.version, shards, previous)
+    write_index(db, plan.workspace.root, version, shards, current_index(plan))
     characters = sum(shard.characters for shard in shards)
     rows = funnel_rows(db, version.documents, characters)
     return [*rows, *order_rows(db, [plan.workspace.root / shard.path for shard in shards if version.sop])]

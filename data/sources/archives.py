@@ -21,15 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from shutil import copyfileobj
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import pyarrow as pa
 
 from data.errors import is_passing, masked
 from data.storage import base_name, open_binary
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 _COMPRESSED_TARS = (".tgz", ".tbz2", ".txz")
@@ -92,7 +89,7 @@ class _Damaged(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         # as much as fits: the first buffer decides the encoding
         view, size = memoryview(buffer), 0
         try:

@@ -27,7 +27,7 @@ from data.sources.decoding import SAMPLE_BYTES, decoded_lines, detect_encoding
 from data.sources.markup import asciidoc_text, html_text, markdown_text, mdx_text, rst_text
 from data.sources.plain_text import find_format, join_wrapped
 from data.sources.rows import BadRow, json_rows, table_rows
-from data.sources.settings import TextFormat
+from data.sources.settings import SourceRules, TextFormat
 from data.storage import base_name, check_hosts, expand, is_remote
 
 
@@ -120,7 +120,7 @@ def read_documents(
     uri: str, *, text_format: TextFormat = "auto", text_field: str | None = None
 ) -> Iterator[Item]:
     """Yield the documents of a source in order, and what cannot be read as `Dropped`."""
-    uri = str(uri)
+    uri, rules = str(uri), SourceRules(text_format=text_format, text_field=text_field)
     kind, place = file_kind(base_name(uri)), masked(uri)
     # a pipe or a device may never end
     if not is_remote(uri) and not os.path.isfile(uri):
@@ -129,7 +129,7 @@ def read_documents(
     if kind is None:
         yield Dropped(place, "not_supported")
         return
-    items = (item for part in open_parts(uri) for item in _read_part(part, text_format, text_field))
+    items = (item for part in open_parts(uri) for item in _read_part(part, rules))
     try:
         yield from _at_least_one(items, place)
     except UserError:
@@ -153,7 +153,7 @@ def _at_least_one(items: Iterator[Item], uri: str) -> Iterator[Item]:
     yield from items
 
 
-def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> Iterator[Item]:
+def _read_part(part: Part, rules: SourceRules) -> Iterator[Item]:
     kind = file_kind(part.name)
     if part.file is None or kind is None or kind == "archive":
         yield Dropped(part.uri, part.refused or "not_supported")
@@ -161,13 +161,12 @@ def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> I
     try:
         if kind == "parquet":
             with seekable(part.file) as file:  # it is read from the end
-                rows = _read_parquet(part.uri, file, text_format, text_field)
-                yield from _at_least_one(rows, part.uri)
+                yield from _at_least_one(_read_parquet(part.uri, file, rules), part.uri)
             return
         encoding = _encoding(part.file)
         if encoding is not None:
             known = None if encoding in ("utf-8", "utf-8-sig") else encoding
-            items = _read_lines(part, kind, decoded_lines(part.file, encoding), text_format, text_field)
+            items = _read_lines(part, kind, decoded_lines(part.file, encoding), rules)
             for item in _at_least_one(items, part.uri):
                 yield replace(item, encoding=known) if known and isinstance(item, RawDocument) else item
         elif not damage(part.file):
@@ -187,15 +186,13 @@ def _encoding(file: BufferedReader) -> str | None:
     return detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES // 2) if sample else None
 
 
-def _read_lines(
-    part: Part, kind: str, lines: Iterator[str], text_format: TextFormat, text_field: str | None
-) -> Iterator[Item]:
+def _read_lines(part: Part, kind: str, lines: Iterator[str], rules: SourceRules) -> Iterator[Item]:
     if kind == "text":
-        return _read_text(part, lines, text_format)
+        return _read_text(part, lines, rules.text_format)
     if kind in _PAGES:
-        return _read_page(part.uri, lines, text_format, _PAGES[kind])
+        return _read_page(part.uri, lines, rules, _PAGES[kind])
     rows = json_rows(lines) if kind == "jsonl" else _by_column(table_rows(lines, kind))
-    return _from_rows(part.uri, rows, text_format, text_field)
+    return _from_rows(part.uri, rows, rules)
 
 
 def read_text_rows(uri: str) -> Iterator[tuple[str, ...]]:
@@ -215,7 +212,7 @@ def read_text_rows(uri: str) -> Iterator[tuple[str, ...]]:
         elif part.file and kind in ("jsonl", "csv", "tsv"):
             yield from _text_rows(part.file, kind)
         else:
-            for item in _read_part(part, "bert", None):
+            for item in _read_part(part, SourceRules(text_format="bert")):
                 if isinstance(item, RawDocument):
                     yield from (tuple(line.split("\t")) for line in item.text.split("\n"))
                 elif item.reason == "unreadable_file":
@@ -317,7 +314,7 @@ def _block_uri(uri: str, begin: int, is_part: bool) -> str:
 
 
 def _read_page(
-    uri: str, lines: Iterator[str], text_format: TextFormat, text_of: Callable[[str], str]
+    uri: str, lines: Iterator[str], rules: SourceRules, text_of: Callable[[str], str]
 ) -> Iterator[Item]:
     page: list[str] = []
     size = 0
@@ -327,18 +324,19 @@ def _read_page(
         if size > MAX_PAGE_CHARACTERS:
             yield Dropped(uri, "page_too_long", size)
             return
-    text, found = _unwrapped(text_of("".join(page).removesuffix("\n")), text_format)
+    text, found = _unwrapped(text_of("".join(page).removesuffix("\n")), rules)
     yield from _cut(text.replace("\n\n", "\n"), uri, text_format=found)
 
 
-def _unwrapped(text: str, text_format: TextFormat) -> tuple[str, TextFormat | None]:
+def _unwrapped(text: str, rules: SourceRules) -> tuple[str, TextFormat | None]:
     """Join the lines of a row or a page if they were wrapped; return also "wrapped" if so."""
-    joined = join_wrapped(text) if text_format in ("auto", "wrapped") else text
+    joined = join_wrapped(text) if rules.text_format in ("auto", "wrapped") else text
     return joined, None if joined is text else "wrapped"
 
 
-def _from_rows(uri: str, rows: Iterable[Row], text_format: TextFormat, field: str | None) -> Iterator[Item]:
-    """Yield documents. Unless `field` names the text, the first row with one of TEXT_FIELDS decides."""
+def _from_rows(uri: str, rows: Iterable[Row], rules: SourceRules) -> Iterator[Item]:
+    """Yield documents. Unless the rules name a field, the first row with one of TEXT_FIELDS decides."""
+    field = rules.text_field
     for place, row, size in rows:
         row_uri = f"{uri}#{place}"
         if field is None and isinstance(row, dict):
@@ -352,7 +350,7 @@ def _from_rows(uri: str, rows: Iterable[Row], text_format: TextFormat, field: st
         elif not isinstance(row[field], str):
             yield Dropped(row_uri, "text_not_string", size)
         else:
-            text, found = _unwrapped(row[field], text_format)
+            text, found = _unwrapped(row[field], rules)
             yield from _cut(text, row_uri, text_format=found)
 
 
@@ -370,19 +368,17 @@ def _by_column(rows: Iterator[tuple[str, list[str] | BadRow, int]]) -> Iterator[
             yield place, BadRow("wrong_number_of_columns", size), size
 
 
-def _read_parquet(
-    uri: str, source: IO[bytes], text_format: TextFormat, text_field: str | None
-) -> Iterator[Item]:
+def _read_parquet(uri: str, source: IO[bytes], rules: SourceRules) -> Iterator[Item]:
     file = pq.ParquetFile(source)
     names = file.schema_arrow.names
-    field = text_field or next((name for name in TEXT_FIELDS if name in names), None)
+    field = rules.text_field or next((name for name in TEXT_FIELDS if name in names), None)
     if field not in names:
         yield Dropped(uri, "no_text_field")
         return
     batches = file.iter_batches(batch_size=1024, columns=[field])
     texts = (text for batch in batches for text in _values_of(batch.column(0)))
     rows = ((f"row={n}", {field: text}, 0) for n, text in enumerate(texts, 1))
-    yield from _from_rows(uri, rows, text_format, field)
+    yield from _from_rows(uri, rows, rules)
 
 
 def _values_of(column: pa.Array) -> list[object]:

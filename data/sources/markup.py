@@ -105,10 +105,8 @@ _asciidoc_lead = re.compile(
 )
 _asciidoc_inline = (
     (re.compile(r"image:[^\s\[]{0,999}\[[^\]]{0,999}\]|footnote:\w{0,99}\[[^\]]{0,999}\]"), ""),
-    (
-        re.compile(r"\[\[[^\]]{0,99}\]\]|\({3}[^()]{0,99}\){3}|(?<=\S) +<[\d.]+>"),
-        "",
-    ),  # anchors, terms, callouts
+    # anchors, terms, callouts
+    (re.compile(r"\[\[[^\]]{0,99}\]\]|\({3}[^()]{0,99}\){3}|(?<=\S) +<[\d.]+>"), ""),
     # links
     (re.compile(r"(?:(?:link|xref|mailto):|https?://|\{[\w-]+\})[!-Z\\^-~]{0,999}\[([^\]]{0,999})\]"), r"\1"),
     (re.compile(r"<<[^<>,]{0,99}(?:, *([^<>]*))?>>"), r"\1"),

@@ -244,11 +244,21 @@ def test_a_folder_that_is_written_to_while_it_is_published_is_refused_then(url, 
 def test_a_corpus_is_removed_from_a_published_workspace(url, one, two, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     send(url, one)
+    get(url, two)
     assert run_app(app, ["gc", "--dry-run", "--workspace", url]) == 0
     assert run_app(app, ["remove", "tea", "--workspace", url]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "tea is gone"
     get(url, two)
-    assert instances(two) == [(0, 0)]
+    assert instances(two) == [(0, 0)] and not contents(two, "shards/**/*")
+    with pytest.raises(InputError, match=f"is a copy of {url}, not of {url}-2: choose another folder"):
+        get(f"{url}-2", two)
+
+
+def test_a_manifest_that_was_created_unheard_is_the_copys_own(url, one):
+    store = RemoteFolder(url)
+    create = store.create
+    store.create = lambda *given: create(*given) and create(*given)  # as a client that tries again does
+    assert publish(store, one.place).number == 1 == send(url, one).number
 
 
 def test_a_writer_that_a_containers_restart_ended_is_not_the_process_with_its_number(url):

@@ -129,7 +129,7 @@ def test_versions_duplicates_and_new_words_are_compared(tea):
     collect_garbage(tea.place, keep=1)
     with open_workspace(tea.root) as opened:
         assert opened.version_changes("tea").fetchall() == [(*second[:7], None, None, None, None)]
-        with pytest.raises(InputError, match="no version of tea before 2 is left"):
+        with pytest.raises(InputError, match="no version of tea up to 1 is left"):
             opened.changed_documents("tea")
     with pytest.raises(InputError, match="no version of tea up to 1 is left"):
         open_workspace(tea.root, newest={"tea": 1})

@@ -114,11 +114,3 @@ def test_measures_follow_their_definitions(documents):
             grams = [letters[i : i + n] for i in range(max(len(letters) - n + 1, min(len(letters), 1)))]
             assert len(own) == len(grams)
             assert len(set(own.tolist())) == len(set(grams))
-
-
-@given(documents, st.integers(0, 4))
-def test_a_hash_does_not_depend_on_the_place_of_a_text(documents, number):
-    if number < len(documents):
-        alone, together = measure([documents[number]]), measure(documents)
-        part = slice(together.first_sentence[number], together.first_sentence[number + 1])
-        assert alone.sentence_hashes.tolist() == together.sentence_hashes[part].tolist()

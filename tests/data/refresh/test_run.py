@@ -95,13 +95,17 @@ def test_a_version_stands_while_its_sources_and_files_are_as_they_were(corpus):
     assert current() is None
 
 
-def test_a_workspace_within_a_source_is_not_read(corpus):
+def test_a_workspace_within_a_source_is_not_read(corpus, monkeypatch):
     corpus = corpus.changed(workspace=corpus.raw / "w")
     first = corpus.refresh()
     assert unchanged_version(corpus.plan()) and not corpus.refresh().is_new
     within = corpus.root / "raw"
     shutil.copytree(corpus.raw, within, ignore=shutil.ignore_patterns("w"))
-    assert corpus.refresh(source=(str(within),), corpus="within").documents == first.documents
+    monkeypatch.setenv("HOME", str(corpus.raw))
+    for source in (str(within), "~/w/raw"):
+        assert corpus.refresh(source=(source,), corpus="within").documents == first.documents
+    with pytest.raises(InputError, match="holds nothing but files of the workspace"):
+        corpus.plan(source=(str(corpus.root),))
 
 
 def test_new_and_removed_documents_touch_only_their_shards(corpus, monkeypatch):

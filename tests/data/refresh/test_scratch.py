@@ -81,11 +81,6 @@ def test_a_signal_while_the_thread_begins_leaves_no_query(tmp_path, monkeypatch)
             interruptible(db, lambda: db.execute(LONG))
 
 
-def test_an_error_of_a_query_stays_as_it_is(tmp_path):
-    with pytest.raises(duckdb.CatalogException, match="missing"), connect(tmp_path, 1) as db:
-        interruptible(db, lambda: db.execute("from missing"))
-
-
 def test_near_duplicates_of_100_000_documents_are_sought_on_64_cores(tmp_path):
     bands = f"list_transform(range({BANDS}), lambda band: hash(range // 2, band)::uhugeint % 4294967296)"
     with connect(tmp_path, 64) as db:

@@ -145,6 +145,13 @@ def test_only_a_new_source_or_one_of_which_another_field_is_asked_for_is_read(te
     assert "0 reused: everything anew, as the recipe" in describe_result(changed.refresh(seed=1))[1]
 
 
+def test_the_only_vocabulary_of_a_workspace_is_taken(tea, tokenizer, samples):
+    tokenizer.save(tea.place.tokenizers / "only")
+    (tea.place.tokenizers / ".DS_Store").touch()  # as macOS leaves in a folder that was looked at
+    plan = tea.plan(tokenizer=None, source=(str(samples / "tea.jsonl"),))
+    assert plan.tokenizer_path == tea.place.tokenizers / "only" / "vocab.txt"
+
+
 def test_the_example_in_the_file_is_a_recipe(write):
     example = data.refresh.settings.__doc__.split("```yaml\n")[1].split("```")[0]
     recipe = load_recipe(write("recipe.yaml", example))

@@ -13,6 +13,7 @@ from data.instances import tokenize_documents
 from data.segmentation import Segmenter
 from data.segmentation.segmenter import LATIN_WORDS
 from data.tokenization import WordPieceTokenizer
+from data.tokenization.wordpiece import SPECIAL_TOKENS
 from tests.conftest import sample_sentences
 from tests.data.helpers import SEGMENTER
 
@@ -94,9 +95,6 @@ def test_word_starts_agree_with_jieba_on_han_runs(tokenizer, lines):
             assert flag_at[position] == (position in boundaries), text[position:]
 
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -109,7 +107,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 )
 def test_further_pieces_of_a_word_and_unknown_tokens_begin_none(text, words):
     pieces = ["茶", "傲", "的", "量", "kon", "##dan", "##na", "м", "##осква", "2", ".", "5", "##km", "裤子质"]
-    tokenizer = WordPieceTokenizer([*SPECIAL, *pieces], terms=["裤子质"])
+    tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, *pieces], terms=["裤子质"])
     document = tokenize(f"{text}\n", 1, tokenizer, 100)
     assert shown(document, tokenizer) == words
 
