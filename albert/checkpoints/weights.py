@@ -28,12 +28,12 @@ def read_tensors(source: Source) -> dict[str, Tensor]:
     else:
         for path in source.parts:
             tensors |= _read_file(path)
-    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-    for name, tensor in floats.items():
+    for name, tensor in tensors.items():
+        # numbers of 8 bits are quantised, by scales in other tensors
         if tensor.itemsize == 1 or tensor.layout != torch.strided or tensor.is_meta:
             kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
             raise InputError(f"{source.weights} holds tensors of a kind that is not read: {name} is {kind}")
-    broken = [name for name, tensor in floats.items() if not bool(tensor.isfinite().all())]
+    broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
     if broken:
         raise InputError(
             f"{source.weights} holds NaN or infinity in {len(broken)} tensor(s), first {broken[0]}: "

@@ -158,6 +158,7 @@ DAMAGES = {
     "endless number": (set_config(hidden_size=10**400), "hidden_size=1000.* it must be less than 10"),
     "a billion layers": (set_config(num_hidden_layers=10**9), "layers=10+: it must be less than 1000"),
     "eight bits": (tensors(lambda n, t: {n: t.to(torch.float8_e4m3fn)}), "of a kind that is not read"),
+    "quantised": (tensors(lambda n, t: {n: t.to(torch.int8)}), "not read: .* is torch.int8"),
     "sparse .bin": (as_bin({"x": torch.eye(2).to_sparse()}), "of a kind that is not read"),
     "commented config": (config_of('{"a": 1, // comment\n "b": 1,}'), "as JSON: .*line 1 column 10"),
     "nested config": (config_of("[" * 100_000), "as JSON: .*recursion"),
