@@ -145,20 +145,19 @@ class Trainer:
                 self._load(folder)
                 return notices
             notices.append(f"{folder.name} is damaged: going on from the one before it")
-        self._count_corpus()
+        if self.settings.init_weights == "corpus":
+            self._begin()
         return [*notices, "no checkpoint is whole: beginning anew"] if notices else []
 
-    def _count_corpus(self) -> None:
-        """Start the weights from the corpus's counts, if the settings say so."""
-        if self.settings.init_weights == "random":
-            return
-        own = self.streams[""]
-        counts, seed = count_neighbours([own], self._vocab_size), self.settings.seed
-        special_ids = own.info.vocabulary.special_ids
+    def _begin(self) -> None:
+        """Train the model that the run starts from."""
         # on the CPU, where every process gets the same weights
         model, _ = build_model(self.settings, self._vocab_size)
-        vectors = word_vectors(counts, word_width(model.config), special_ids=special_ids, seed=seed)
-        start_from_corpus(model, vectors, counts.frequencies, seed=seed)
+        if self.settings.init_weights == "corpus":
+            own, seed = self.streams[""], self.settings.seed
+            counts, special_ids = count_neighbours([own], self._vocab_size), own.info.vocabulary.special_ids
+            vectors = word_vectors(counts, word_width(model.config), special_ids=special_ids, seed=seed)
+            start_from_corpus(model, vectors, counts.frequencies, seed=seed)
         self._set_model(model)
 
     def _load(self, folder: Path) -> None:
@@ -372,8 +371,7 @@ class Trainer:
             self._load(good)
         else:
             self.state = TrainerState(history=[record for record in before.history if record["step"] == 0])
-            self._set_model(build_model(self.settings, self._vocab_size)[0])
-            self._count_corpus()
+            self._begin()
         self.process.wait_for_all()  # before the first one writes where the others read
         text = (
             f"step {before.step}: {wrong}. Back to step {self.state.step} at half the learning rate, without "
