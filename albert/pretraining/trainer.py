@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from albert.batching import DataState, Sender, Shape, StepData, flatten, mask_rate_at, unflatten, weights_of
+from albert.batching import DataState, Sender, Shape, StepData, TrainingData, flatten, unflatten, weights_of
 from albert.checkpoints import load_model
 from albert.evaluation import count_neighbours, word_vectors
 from albert.learning_rate import learning_rate_at
@@ -36,7 +36,7 @@ from albert.pretraining.progress import Figures, StepRecord
 from albert.pretraining.result import TrainingDiverged
 from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
 from albert.pretraining.settings import PretrainSettings
-from albert.pretraining.start import Start, build_model
+from albert.pretraining.start import Start, build_model, phases
 from albert.pretraining.state import (
     Best,
     Event,
@@ -70,6 +70,14 @@ class Trainer:
 
     def __init__(self, settings: PretrainSettings, start: Start, rate: float, process: Process):
         self.settings, self.streams, self.rate, self.process = settings, start.streams, rate, process
+        self.data = TrainingData(
+            list(start.streams.values()),
+            phases(settings),
+            accumulate=settings.running.accumulate or 1,
+            rank=process.rank,
+            world_size=process.world_size,
+            mask_rates=settings.objective.mask_rates,
+        )
         rules = [stream.info.rule for stream in start.streams.values()]
         self._span_boundary = any(rule.objective == "spanbert" for rule in rules)
         self._vocab_size = start.model.config.vocab_size
@@ -346,12 +354,7 @@ class Trainer:
 
     def _is_harder(self, step: int) -> bool:
         """Whether more is masked in a step, counted from 1, than in the one before."""
-        if self.settings.objective.mask_rates is None:
-            return False
-        before, now = (
-            mask_rate_at(self.settings.objective.mask_rates, n, self.settings.steps)
-            for n in (step - 2, step - 1)
-        )
+        before, now = (self.data.rule_at(0, n).rate for n in (step - 2, step - 1))
         return now > before
 
     def roll_back(self, wrong: str) -> str:
