@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -81,7 +80,8 @@ class Trainer:
         rules = [stream.info.rule for stream in start.streams.values()]
         self._span_boundary = any(rule.objective == "spanbert" for rule in rules)
         self._vocab_size = start.model.config.vocab_size
-        self._pending: list[tuple[StepRecord, Tensor, Tensor]] = []
+        # of the steps to be reviewed: number, tokens and rate, then figures and the gradient's norm
+        self._pending: list[tuple[int, int, float, Tensor, Tensor]] = []
         self.notices: list[str] = []  # for the log
         self.sender = Sender(process.device)
         self.is_between_steps = True  # weights and state are those of the same step
@@ -247,7 +247,7 @@ class Trainer:
         state.step += 1
         state.tokens += data.tokens
         state.data, state.graph_shapes = data.after, prepared.seen
-        self._pending.append((StepRecord(state.step, data.tokens, {}, 0.0, rate), sums, norm))
+        self._pending.append((state.step, data.tokens, rate, sums, norm))
         self.is_between_steps = True
 
     def _update(self) -> Tensor:
@@ -338,17 +338,17 @@ class Trainer:
             return [], None
         # a scaled gradient may overflow: its step was not taken, and the scale halved
         may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
-        sums = self.process.sum(torch.stack([sums for _, sums, _ in self._pending])).tolist()
+        sums = self.process.sum(torch.stack([sums for *_, sums, _ in self._pending])).tolist()
         norms = torch.stack([norm for *_, norm in self._pending]).tolist()
         sentinel, done, wrong = Sentinel(self.state.trends, is_worse), [], None
-        for (record, *_), by_corpus, norm in zip(self._pending, sums, norms, strict=True):
+        for (step, tokens, rate, *_), by_corpus, norm in zip(self._pending, sums, norms, strict=True):
             figures = {i: Figures(*row) for i, row in enumerate(by_corpus) if Figures(*row).mlm_count}
             losses = {i: f.mlm_loss / f.mlm_count for i, f in figures.items()}
             finite = 0.0 if may_overflow and not math.isfinite(norm) else norm
-            wrong = sentinel.check(losses, finite, is_harder=self._is_harder(record.step))
+            wrong = sentinel.check(losses, finite, is_harder=self._is_harder(step))
             if wrong:
                 break
-            done.append(replace(record, corpora=figures, gradient_norm=norm))
+            done.append(StepRecord(step, tokens, figures, norm, rate))
         self._pending = []
         return done, wrong
 
