@@ -1,10 +1,12 @@
 """The commands of the documentation run, and what it quotes exists."""
 
 import ast
+import doctest
 import re
 import shlex
 import shutil
 from functools import cache
+from importlib import import_module
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from flows.orchestration.mistakes import in_words_of_the_form
 from flows.orchestration.options_page import page
 from flows.orchestration.settings import JOBS
 from tests.pages import DOCS, PAGES, ROOT, blocks, follow
+from tests.test_layering import MODULES
 from tests.test_notebooks import check
 
 TEXTS = {path.name: path.read_text(encoding="utf-8") for path in (*PAGES, ROOT / "README.md")}
@@ -214,3 +217,8 @@ def test_options_that_are_named_exist():
             parameter = option[2:].replace("-", "_")
             is_known = f"`{option}`" in jobs or f'"{option}"' in sources or f"{parameter}: " in sources
             assert is_known, f"{name}: {option}"
+
+
+@pytest.mark.parametrize("module", [name for name, path in MODULES.items() if ">>> " in path.read_text()])
+def test_the_examples_of_docstrings_hold(module):
+    assert doctest.testmod(import_module(module)).failed == 0

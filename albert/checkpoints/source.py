@@ -68,18 +68,29 @@ class Source:
         return self.weights.suffix == ".index"
 
     @property
-    def is_sharded(self) -> bool:
-        return self.weights.name.endswith(".index.json")
-
-    @property
     def files(self) -> tuple[Path, ...]:
         """Every file of the weights, their index included."""
+        return tuple(dict.fromkeys((self.weights, *self.parts)))
+
+    @property
+    def parts(self) -> list[Path]:
+        """The files that hold the tensors. Raises InputError for an index that does not name them."""
         if self.is_tensorflow:
-            return self.weights, *tensorflow_shards(self.weights)
-        if self.is_sharded:
-            names = json.loads(self.weights.read_text(encoding="utf-8"))["weight_map"].values()
-            return self.weights, *(self.folder / name for name in sorted(set(names)))
-        return (self.weights,)
+            return tensorflow_shards(self.weights)
+        if self.weights.suffix != ".json":
+            return [self.weights]
+        try:
+            names = sorted(set(json.loads(self.weights.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise InputError(f"{self.weights} is no index of shards: it has no weight_map") from None
+        for name in names:
+            if not isinstance(name, str) or name != Path(name).name:
+                raise InputError(
+                    f"{self.weights} names {name!r}, which is outside its folder and not to be trusted"
+                )
+            if not (self.folder / name).is_file():
+                raise InputError(f"{self.weights} names {name}, which is not there")
+        return [self.folder / name for name in names]
 
     @property
     def vocabulary(self) -> Path:

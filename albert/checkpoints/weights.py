@@ -5,7 +5,6 @@ A damaged file raises one error that names it; code in a pickle never runs.
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 
@@ -23,18 +22,18 @@ def read_tensors(source: Source) -> dict[str, Tensor]:
 
     Raises InputError if a file is missing or damaged, or holds NaN or infinity.
     """
+    tensors: dict[str, Tensor] = {}
     if source.is_tensorflow:
         tensors = read_bundle(source.weights)
-    elif source.is_sharded:
-        tensors = _read_shards(source.weights)
     else:
-        tensors = _read_file(source.weights)
-    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-    for name, tensor in floats.items():
+        for path in source.parts:
+            tensors |= _read_file(path)
+    for name, tensor in tensors.items():
+        # numbers of 8 bits are quantised, by scales in other tensors
         if tensor.itemsize == 1 or tensor.layout != torch.strided or tensor.is_meta:
             kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
             raise InputError(f"{source.weights} holds tensors of a kind that is not read: {name} is {kind}")
-    broken = [name for name, tensor in floats.items() if not bool(tensor.isfinite().all())]
+    broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
     if broken:
         raise InputError(
             f"{source.weights} holds NaN or infinity in {len(broken)} tensor(s), first {broken[0]}: "
@@ -69,20 +68,3 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not all(isinstance(t, Tensor) for t in content.values()):
         raise InputError(f"{path} does not hold tensors by name: save the model's state_dict()")
     return {str(name): tensor for name, tensor in content.items()}
-
-
-def _read_shards(index: Path) -> dict[str, Tensor]:
-    try:
-        shard_of = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        names = sorted(set(shard_of.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise InputError(f"{index} is no index of shards: it has no weight_map") from None
-    for name in names:
-        if not isinstance(name, str) or name != Path(name).name:
-            raise InputError(f"{index} names {name!r}, which is outside its folder and not to be trusted")
-        if not (index.parent / name).is_file():
-            raise InputError(f"{index} names {name}, which is not there")
-    tensors: dict[str, Tensor] = {}
-    for name in names:
-        tensors |= _read_file(index.parent / name)
-    return tensors

@@ -57,11 +57,10 @@ Share = Literal["all", "attention", "ffn", "none"]
 Norm = Literal["post", "pre"]
 Layout = Literal["google", "bright", "bert"]
 FileFormat = Literal["albert", "bert", "jixu"]
-MAX_PARAMETERS = 20_000_000_000  # more than one machine can train: a larger config is a mistake
-MAX_DEPTH = 10_000  # layers that share their parameters are as slow as others
 
-# with the least value, and the bound that every value is below
-Size = Annotated[int, 1, 10**12]
+# with the least value, and the bound that every value is below: a larger one is a mistake
+Size = Annotated[int, 1, 10**8]
+Count = Annotated[int, 1, 1000]  # of layers and groups
 Dropout = Annotated[float, 0, 1]
 
 
@@ -75,15 +74,15 @@ class AlbertConfig:
     vocab_size: Size = 21128
     embedding_size: Size = 128  # E, width of the word table
     hidden_size: Size = 768  # H, width of the encoder
-    num_hidden_layers: Size = 12
+    num_hidden_layers: Count = 12
     num_attention_heads: Size = 12  # N
     intermediate_size: Size = 3072
     hidden_act: Activation = "gelu_new"
     max_position_embeddings: Size = 512
     type_vocab_size: Size = 2
     share: Share = "all"  # which parameters the layers of a group share (Lan et al. 2020, table 4)
-    num_hidden_groups: Size = 1  # groups of layers; parameters are shared within a group
-    inner_group_num: Size = 1  # layers with their own parameters in one step through a group
+    num_hidden_groups: Count = 1  # groups of layers; parameters are shared within a group
+    inner_group_num: Count = 1  # layers with their own parameters in one step through a group
     norm: Norm = "post"  # LayerNorm of each sum, or (pre) of the input of each block
     # google: LayerNorm at E, then E -> H; bright: E -> H, then LayerNorm at H (albert_zh); bert: E = H, no
     # projection
@@ -107,13 +106,11 @@ class AlbertConfig:
             raise ConfigError(
                 f"layout 'bert' has no projection: embedding_size={self.embedding_size} must be {H}"
             )
-        if (parameters := measure_sizes(self).total) > MAX_PARAMETERS:
-            raise ConfigError(
-                f"a model of about {parameters:.1e} parameters (vocab_size={self.vocab_size}, "
-                f"embedding_size={self.embedding_size}, hidden_size={H}, "
-                f"intermediate_size={self.intermediate_size}): no machine holds it; check the config"
-            )
-        self._check_groups()
+        layers, groups = self.num_hidden_layers, self.num_hidden_groups
+        if self.share == "none" and groups > 1:
+            raise ConfigError(f"num_hidden_groups={groups}: with share='none' there is nothing to group")
+        if groups > layers:
+            raise ConfigError(f"num_hidden_groups={groups}: there are only {layers} layers to group")
 
     def _check_values(self) -> None:
         faults = []
@@ -125,15 +122,6 @@ class AlbertConfig:
                 object.__setattr__(self, name, float(value))
         if faults:
             raise ConfigError("; ".join(faults))
-
-    def _check_groups(self) -> None:
-        layers, groups = self.num_hidden_layers, self.num_hidden_groups
-        if self.depth > MAX_DEPTH:
-            raise ConfigError(f"{self.depth:,} layers: more than {MAX_DEPTH:,}; check the config")
-        if self.share == "none" and groups > 1:
-            raise ConfigError(f"num_hidden_groups={groups}: with share='none' there is nothing to group")
-        if groups > layers:
-            raise ConfigError(f"num_hidden_groups={groups}: there are only {layers} layers to group")
 
     @property
     def depth(self) -> int:

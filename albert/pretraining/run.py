@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from albert.batching import Loader, TrainingData
+from albert.batching import Loader
 from albert.evaluation import PROBE_RULE, PROBE_SENTENCES, Probe, measure_layer_changes, probe_model
 from albert.learning_rate import choose_learning_rate
 from albert.pretraining.audits import Audits, audit_data, peak_memory
@@ -30,7 +30,6 @@ from albert.pretraining.start import (
     Start,
     check_same_run,
     check_start,
-    phases,
     prepare_folder,
     with_step_size,
 )
@@ -168,15 +167,7 @@ class _Run:
         for warning in (self.learning_rate.warning, notice_of_operators(process.device)):
             if warning:
                 self.notify(warning)
-        self.data = TrainingData(
-            list(start.streams.values()),
-            phases(settings),
-            accumulate=settings.running.accumulate or 1,
-            rank=process.rank,
-            world_size=process.world_size,
-            mask_rates=settings.objective.mask_rates,
-        )
-        self.loader = Loader(self.data, self.trainer.state.data, self.trainer.prepare)
+        self.loader = Loader(self.trainer.data, self.trainer.state.data, self.trainer.prepare)
         self.newest = checkpoint_folder(settings.run_folder, self.resumed_from)
         self.status: Literal["completed", "interrupted"] = "completed"
         self.seconds = 0.0  # trained in this process
@@ -391,7 +382,7 @@ class _Run:
 
     def _audits(self) -> Audits:
         return replace(
-            audit_data(self.trainer.streams[""], self.data.rule_at(0, step=0)),
+            audit_data(self.trainer.streams[""], self.trainer.data.rule_at(0, step=0)),
             loader_wait_share=self.loader.waited / max(self.seconds, 1e-9),
             peak_memory_bytes=peak_memory(self.process.device),
         )

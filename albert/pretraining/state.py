@@ -113,7 +113,12 @@ def save_checkpoint(
     temporary, replaced = (run_folder / f"{_WRITING}{state.step}{end}" for end in ("", "-replaced"))
     remove_unfinished(run_folder)
     try:
-        _write(temporary, objective, optimizer, state, tokenizer_folder)
+        save_pretrained(objective.model, tokenizer_folder, temporary)
+        save_tensors(_tensors(objective, optimizer), temporary / TENSORS_FILE)
+        sync(temporary / TENSORS_FILE)  # the other files are synced as they are written
+        write_text(temporary / STATE_FILE, json.dumps(to_jsonable_python(state)) + "\n")
+        manifest = {path.name: sha256(path) for path in sorted(temporary.iterdir())}
+        write_text(temporary / MANIFEST_FILE, json.dumps(manifest, indent=2) + "\n")
         if folder.is_dir():  # removing takes longer than renaming, and this process may be killed
             os.replace(folder, replaced)
         os.replace(temporary, folder)
@@ -130,25 +135,14 @@ def save_checkpoint(
     return folder
 
 
-def _write(
-    folder: Path,
-    objective: PretrainingObjective,
-    optimizer: torch.optim.Optimizer,
-    state: TrainerState,
-    tokenizer_folder: Path | None,
-) -> None:
-    save_pretrained(objective.model, tokenizer_folder, folder)
-    # by the parameter's number and the value's name
+def _tensors(objective: PretrainingObjective, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state, by the parameter's number and the value's name, and the span-boundary head."""
     values = optimizer.state_dict()["state"]
     tensors = {f"{number}.{name}": value.cpu() for number, of in values.items() for name, value in of.items()}
     if objective.boundary is not None:
         for name, value in objective.boundary.state_dict().items():
             tensors[_BOUNDARY + name] = value.cpu()
-    save_tensors(tensors, folder / TENSORS_FILE)
-    sync(folder / TENSORS_FILE)  # the other files are synced as they are written
-    write_text(folder / STATE_FILE, json.dumps(to_jsonable_python(state)) + "\n")
-    manifest = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-    write_text(folder / MANIFEST_FILE, json.dumps(manifest, indent=2) + "\n")
+    return tensors
 
 
 def load_tensors(folder: Path, objective: PretrainingObjective, optimizer: torch.optim.Optimizer) -> None:

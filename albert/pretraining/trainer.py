@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from albert.batching import DataState, Sender, Shape, StepData, flatten, mask_rate_at, unflatten, weights_of
+from albert.batching import DataState, Sender, Shape, StepData, TrainingData, flatten, unflatten, weights_of
 from albert.checkpoints import load_model
 from albert.evaluation import count_neighbours, word_vectors
 from albert.learning_rate import learning_rate_at
@@ -36,7 +35,7 @@ from albert.pretraining.progress import Figures, StepRecord
 from albert.pretraining.result import TrainingDiverged
 from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
 from albert.pretraining.settings import PretrainSettings
-from albert.pretraining.start import Start, build_model
+from albert.pretraining.start import Start, build_model, phases
 from albert.pretraining.state import (
     Best,
     Event,
@@ -70,10 +69,19 @@ class Trainer:
 
     def __init__(self, settings: PretrainSettings, start: Start, rate: float, process: Process):
         self.settings, self.streams, self.rate, self.process = settings, start.streams, rate, process
+        self.data = TrainingData(
+            list(start.streams.values()),
+            phases(settings),
+            accumulate=settings.running.accumulate or 1,
+            rank=process.rank,
+            world_size=process.world_size,
+            mask_rates=settings.objective.mask_rates,
+        )
         rules = [stream.info.rule for stream in start.streams.values()]
         self._span_boundary = any(rule.objective == "spanbert" for rule in rules)
         self._vocab_size = start.model.config.vocab_size
-        self._pending: list[tuple[StepRecord, Tensor, Tensor]] = []
+        # of the steps to be reviewed: number, tokens and rate, then figures and the gradient's norm
+        self._pending: list[tuple[int, int, float, Tensor, Tensor]] = []
         self.notices: list[str] = []  # for the log
         self.sender = Sender(process.device)
         self.is_between_steps = True  # weights and state are those of the same step
@@ -145,20 +153,19 @@ class Trainer:
                 self._load(folder)
                 return notices
             notices.append(f"{folder.name} is damaged: going on from the one before it")
-        self._count_corpus()
+        if self.settings.init_weights == "corpus":
+            self._begin()
         return [*notices, "no checkpoint is whole: beginning anew"] if notices else []
 
-    def _count_corpus(self) -> None:
-        """Start the weights from the corpus's counts, if the settings say so."""
-        if self.settings.init_weights == "random":
-            return
-        own = self.streams[""]
-        counts, seed = count_neighbours([own], self._vocab_size), self.settings.seed
-        special_ids = own.info.vocabulary.special_ids
+    def _begin(self) -> None:
+        """Train the model that the run starts from."""
         # on the CPU, where every process gets the same weights
         model, _ = build_model(self.settings, self._vocab_size)
-        vectors = word_vectors(counts, word_width(model.config), special_ids=special_ids, seed=seed)
-        start_from_corpus(model, vectors, counts.frequencies, seed=seed)
+        if self.settings.init_weights == "corpus":
+            own, seed = self.streams[""], self.settings.seed
+            counts, special_ids = count_neighbours([own], self._vocab_size), own.info.vocabulary.special_ids
+            vectors = word_vectors(counts, word_width(model.config), special_ids=special_ids, seed=seed)
+            start_from_corpus(model, vectors, counts.frequencies, seed=seed)
         self._set_model(model)
 
     def _load(self, folder: Path) -> None:
@@ -240,7 +247,7 @@ class Trainer:
         state.step += 1
         state.tokens += data.tokens
         state.data, state.graph_shapes = data.after, prepared.seen
-        self._pending.append((StepRecord(state.step, data.tokens, {}, 0.0, rate), sums, norm))
+        self._pending.append((state.step, data.tokens, rate, sums, norm))
         self.is_between_steps = True
 
     def _update(self) -> Tensor:
@@ -331,28 +338,23 @@ class Trainer:
             return [], None
         # a scaled gradient may overflow: its step was not taken, and the scale halved
         may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
-        sums = self.process.sum(torch.stack([sums for _, sums, _ in self._pending])).tolist()
+        sums = self.process.sum(torch.stack([sums for *_, sums, _ in self._pending])).tolist()
         norms = torch.stack([norm for *_, norm in self._pending]).tolist()
         sentinel, done, wrong = Sentinel(self.state.trends, is_worse), [], None
-        for (record, *_), by_corpus, norm in zip(self._pending, sums, norms, strict=True):
+        for (step, tokens, rate, *_), by_corpus, norm in zip(self._pending, sums, norms, strict=True):
             figures = {i: Figures(*row) for i, row in enumerate(by_corpus) if Figures(*row).mlm_count}
             losses = {i: f.mlm_loss / f.mlm_count for i, f in figures.items()}
             finite = 0.0 if may_overflow and not math.isfinite(norm) else norm
-            wrong = sentinel.check(losses, finite, is_harder=self._is_harder(record.step))
+            wrong = sentinel.check(losses, finite, is_harder=self._is_harder(step))
             if wrong:
                 break
-            done.append(replace(record, corpora=figures, gradient_norm=norm))
+            done.append(StepRecord(step, tokens, figures, norm, rate))
         self._pending = []
         return done, wrong
 
     def _is_harder(self, step: int) -> bool:
         """Whether more is masked in a step, counted from 1, than in the one before."""
-        if self.settings.objective.mask_rates is None:
-            return False
-        before, now = (
-            mask_rate_at(self.settings.objective.mask_rates, n, self.settings.steps)
-            for n in (step - 2, step - 1)
-        )
+        before, now = (self.data.rule_at(0, n).rate for n in (step - 2, step - 1))
         return now > before
 
     def roll_back(self, wrong: str) -> str:
@@ -372,8 +374,7 @@ class Trainer:
             self._load(good)
         else:
             self.state = TrainerState(history=[record for record in before.history if record["step"] == 0])
-            self._set_model(build_model(self.settings, self._vocab_size)[0])
-            self._count_corpus()
+            self._begin()
         self.process.wait_for_all()  # before the first one writes where the others read
         text = (
             f"step {before.step}: {wrong}. Back to step {self.state.step} at half the learning rate, without "

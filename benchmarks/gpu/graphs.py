@@ -158,7 +158,7 @@ def _train(
 ) -> Outcome:
     """Train from random weights, or from the folder's checkpoint, which it leaves at the end."""
     tokens, all_steps = 256 if scale.is_small else 4096, _steps(scale, max(STEPS, steps))
-    with a_trainer(shards, folder, init, tokens, 1e-3, steps=all_steps, **running) as (trainer, data):
+    with a_trainer(shards, folder, init, tokens, 1e-3, steps=all_steps, **running) as trainer:
         trainer.resume()
         before = [p.detach().clone() for p in trainer.objective.parameters()]
         if not scale.is_small:
@@ -167,7 +167,7 @@ def _train(
         with _counted(trainer) as launched:
             began = time.perf_counter()
             last = steps or _steps(scale)
-            for step in islice(data.steps(trainer.state.data), last - trainer.state.step):
+            for step in islice(trainer.data.steps(trainer.state.data), last - trainer.state.step):
                 trainer.step(trainer.prepare(step))
                 if trainer.is_review_due:
                     done, wrong = trainer.review()

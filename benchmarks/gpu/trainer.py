@@ -14,7 +14,6 @@ import torch
 from benchmarks.gpu.scale import Scale
 
 if TYPE_CHECKING:
-    from albert.batching import TrainingData
     from albert.pretraining.progress import StepRecord
     from albert.pretraining.trainer import Trainer
 
@@ -26,11 +25,9 @@ PROFILED = 20  # steps after that, for the share of time that the GPU computes
 def a_trainer(
     shards: tuple[Path, ...], folder: Path, init: str, batch_tokens: int, rate: float, *, steps: int = 10**6,
     **running: object,
-) -> Iterator[tuple[Trainer, TrainingData]]:  # fmt: skip
-    """Make a trainer of random weights, and its data."""
-    from albert.batching import TrainingData
+) -> Iterator[Trainer]:  # fmt: skip
+    """Make a trainer of random weights."""
     from albert.pretraining import PretrainSettings, check_start
-    from albert.pretraining.start import phases
     from albert.pretraining.trainer import Trainer
     from albert.runtime import join
 
@@ -39,10 +36,7 @@ def a_trainer(
         held_out_share=0.02, running={"accumulate": 1, **running},
     )  # fmt: skip
     with join() as process:
-        start = check_start(settings)
-        streams, accumulate = list(start.streams.values()), settings.running.accumulate
-        data = TrainingData(streams, phases(settings), accumulate=accumulate)
-        yield Trainer(settings, start, rate, process), data
+        yield Trainer(settings, check_start(settings), rate, process)
 
 
 def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) -> dict[str, object]:
@@ -51,9 +45,9 @@ def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) 
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        a_trainer(shards, Path(folder) / "models" / "run", init, batch_tokens, 1e-4) as (trainer, data),
+        a_trainer(shards, Path(folder) / "models" / "run", init, batch_tokens, 1e-4) as trainer,
     ):
-        loader = Loader(data, trainer.state.data, trainer.prepare)
+        loader = Loader(trainer.data, trainer.state.data, trainer.prepare)
         records: list[StepRecord] = []
         problems: list[str | None] = []
 

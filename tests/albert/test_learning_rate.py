@@ -43,8 +43,3 @@ def test_polynomial_is_the_square_of_what_is_left():
     left = [learning_rate_at("linear", step, 100, 10) for step in range(10, 100)]
     squares = [learning_rate_at("polynomial", step, 100, 10) for step in range(10, 100)]
     assert squares == pytest.approx([rate**2 for rate in left]) and left[45] == 0.5
-
-
-def test_wsd_stays_at_the_peak_until_its_last_fifth():
-    rates = [learning_rate_at("wsd", step, 100, 10) for step in range(100)]
-    assert set(rates[9:81]) == {1.0} and rates[90] == pytest.approx(1 - math.sqrt(0.5))

@@ -163,3 +163,14 @@ def scatter_without_neighbours(package: ModuleType) -> None:
     x[0] = float("nan")
     table = package.embedding.scatter_rows(x, ids, 150)
     assert table[0].isnan().all() and table[64:].eq(1).all()
+
+
+def rows_without_neighbours(package: ModuleType, operator: str, dtype: torch.dtype = torch.float32) -> None:
+    """Check that a NaN row spoils its own output and gradients alone."""
+    dirty = operands(operator, 70, 24, dtype)
+    for rows in dirty.rows:
+        rows[3] = float("nan")
+    clean = torch.arange(70, device=DEVICE) != 3
+    y, *gradients = dirty.results(package)
+    for x in (y, *gradients[: len(dirty.rows)]):
+        assert x[3].isnan().any() and x[clean].isfinite().all(), operator

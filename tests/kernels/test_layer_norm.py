@@ -27,20 +27,3 @@ def test_a_large_mean_does_not_cost_the_variance(triton):
     zero = torch.zeros_like(x)
     exact = add_layer_norm_reference(*(y.double() for y in (x, zero, zero[0] + 1, zero[0])), 1e-12)
     assert (triton.add_layer_norm(x, zero, zero[0] + 1, zero[0]) - exact).abs().max() < 1e-3
-
-
-def test_a_row_of_nan_stays_in_its_row(triton):
-    x, residual = torch.randn(3, 24, device=DEVICE), torch.randn(3, 24, device=DEVICE)
-    x[1] = float("nan")
-    y = triton.add_layer_norm(x, residual, torch.ones(24, device=DEVICE), torch.zeros(24, device=DEVICE))
-    assert y[[0, 2]].isfinite().all() and y[1].isnan().all()
-
-
-def test_dropout_without_a_seed_follows_torchs_generator(triton):
-    x, residual = torch.randn(4, 24, device=DEVICE), torch.zeros(4, 24, device=DEVICE)
-    weight, bias = torch.ones(24, device=DEVICE), torch.zeros(24, device=DEVICE)
-    drawn = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        drawn.append(triton.add_layer_norm(x, residual, weight, bias, dropout_p=0.4))
-    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])

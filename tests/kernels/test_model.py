@@ -180,21 +180,16 @@ def operators() -> dict[str, tuple[object, ...]]:
     x = [torch.randn(s, device=DEVICE, requires_grad=True) for s in [(5, 16), (40, 16), (40,)]]
     labels = torch.tensor([3, -100, 39, 0, 3], device=DEVICE)
     y = [torch.randn(s, device=DEVICE, requires_grad=True) for s in [(5, 12), (12,), (5, 12), (12,), (12,)]]
+    rows = torch.arange(5, device=DEVICE) * 3
     cases = {
         "schedule": (OPS.attention_schedule, cu_seqlens, 9, 6, 16),
         "attention": (OPS.attention, qkv, cu_seqlens, schedule, seed, 6, 0.25, 0.1),
         "attention without dropout": (OPS.attention, qkv, cu_seqlens, schedule, None, 6, 0.25, 0.0),
         "mlm_loss": (OPS.mlm_loss, *x, labels),
+        "mlm_loss of half states": (OPS.mlm_loss, x[0].detach().half().requires_grad_(), *x[1:], labels),
         "add_layer_norm": (OPS.add_layer_norm, *y, 1e-5, 0.0, None, None),
         "add_layer_norm without a bias": (OPS.add_layer_norm, y[0], None, *y[2:], 1e-5, 0.0, None, None),
-        "add_layer_norm with dropout": (
-            OPS.add_layer_norm,
-            *y,
-            1e-5,
-            0.1,
-            seed,
-            torch.arange(5, device=DEVICE) * 3,
-        ),
+        "add_layer_norm with dropout": (OPS.add_layer_norm, *y, 1e-5, 0.1, seed, rows),
         "bias_gelu": (OPS.bias_gelu, y[0], y[1], "gelu_new"),
     }
     ids, place = torch.tensor([3, 0, 3], device=DEVICE), torch.arange(3, device=DEVICE)

@@ -41,6 +41,11 @@ def test_strided_operands_give_the_same_bits(either, operator):
     operand_checks.strided(either, operator)
 
 
+@pytest.mark.parametrize("operator", ["add_layer_norm", "bias_gelu", "mlm_loss"])
+def test_a_row_of_nan_stays_in_its_row(triton, operator):
+    operand_checks.rows_without_neighbours(triton, operator)
+
+
 def test_a_second_derivative_is_refused(either):
     x = torch.randn(5, 40, device=checks.DEVICE, requires_grad=True)
     y = either.bias_gelu(x, x[0], "gelu_new").square().sum()

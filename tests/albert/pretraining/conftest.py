@@ -7,9 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from albert.batching import TrainingData
 from albert.pretraining import PretrainSettings, check_start
-from albert.pretraining.start import phases
 from albert.pretraining.trainer import Trainer
 from albert.runtime import Process
 from tests.conftest import save_small_model
@@ -73,10 +71,7 @@ def trainer_of(settings, process=None):
 
 def steps_of(trainer):
     """Steps of its data, without end, or of its process's part of them."""
-    given = {"accumulate": trainer.settings.running.accumulate or 1}
-    given |= {"rank": trainer.process.rank, "world_size": trainer.process.world_size}
-    data = TrainingData(list(trainer.streams.values()), phases(trainer.settings), **given)
-    return data.steps(trainer.state.data)
+    return trainer.data.steps(trainer.state.data)
 
 
 def weights(folder):

@@ -12,13 +12,7 @@ import psutil
 import pytest
 import torch
 
-from albert.pretraining import (
-    Corpus,
-    list_checkpoints,
-    pretrain,
-    with_step_size,
-    write_settings,
-)
+from albert.pretraining import Corpus, list_checkpoints, pretrain, with_step_size, write_settings
 from albert.runtime import Process
 from data.errors import ConfigError
 from tests import ROOT
@@ -73,9 +67,7 @@ def test_two_processes_have_the_losses_of_one(settings, tmp_path):
 
 
 @pytest.mark.slow
-def test_torchrun_restarts_a_lost_process_once_and_one_process_resumes_from_the_last_checkpoint(
-    settings,
-):
+def test_torchrun_restarts_a_lost_process_once_and_one_process_resumes_from_the_last_checkpoint(settings):
     settings = with_options(settings, steps=4000, running={"checkpoint_every": 5}, resume="never")
     launched = launch(settings, 2, "--max-restarts", "1")
     first = kill_one(launched, settings, after=0)

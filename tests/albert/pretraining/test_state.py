@@ -12,14 +12,7 @@ from albert.batching.stream import Cursor
 from albert.learning_rate import OptimizerName
 from albert.model import PretrainingObjective
 from albert.optim import make_optimizer
-from albert.pretraining import (
-    Event,
-    TrainerState,
-    is_whole,
-    list_checkpoints,
-    read_trainer_state,
-    step_of,
-)
+from albert.pretraining import Event, TrainerState, is_whole, list_checkpoints, read_trainer_state, step_of
 from albert.pretraining.sentinel import Trend
 from albert.pretraining.state import (
     Best,

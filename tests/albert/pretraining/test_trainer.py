@@ -16,7 +16,6 @@ from albert.learning_rate import learning_rate_at
 from albert.model import PretrainingObjective
 from albert.optim import Lamb
 from albert.pretraining import Corpus, check_start, list_checkpoints, pretrain
-from albert.pretraining.progress import StepRecord
 from albert.pretraining.sentinel import Trend
 from albert.pretraining.state import Best
 from albert.pretraining.trainer import REVIEW_INTERVAL, Trainer
@@ -205,7 +204,7 @@ def test_a_rollback_takes_the_newest_calm_whole_checkpoint_else_the_oldest(setti
 def pending(trainer, step, loss, norm):
     """What a step of 30 masked tokens leaves to be looked at."""
     sums = torch.tensor([[30 * loss, 5.0, 30.0, 0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
-    trainer._pending.append((StepRecord(step, 100, {}, 0.0, 1e-3), sums, torch.tensor(norm)))
+    trainer._pending.append((step, 100, 1e-3, sums, torch.tensor(norm)))
 
 
 def test_of_several_steps_those_before_the_first_bad_one_count(settings):
