@@ -132,10 +132,9 @@ def keep(kept, one, runs, name="small"):
     """Keep runs of a candidate; returns the seeds that were trained again, and what the folder holds."""
     again = []
 
-    def train(candidate, run):
-        given = candidate, run.result.seed, run.result.learning_rate
-        again.append(run.result.seed)
-        fine_tune_one(*given, kept.begin(run_key(*given)))
+    def train(run):
+        again.append(run.seed)
+        fine_tune_one(*run, kept.begin(run_key(*run)))
 
     kept.choose([ModelRuns(name=name, candidates=(one,), runs=runs)], train)
     return again, sorted(path.name for path in kept.folder.iterdir())
