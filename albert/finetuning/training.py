@@ -11,7 +11,6 @@ import copy
 import hashlib
 import math
 import multiprocessing
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -351,9 +350,9 @@ def _train_epochs(
     steps = sum(len(batches) for batches in plan)
     warmup, step = round(steps * settings.optimizer.warmup_share), 0
     title = f"{candidate.name} seed {seed}"
-    # the bars of several processes would overwrite each other
-    is_shown = sys.stderr.isatty() and multiprocessing.parent_process() is None
-    with tqdm(total=steps, desc=title, unit="step", disable=not is_shown, leave=False) as bar:
+    # the bars of several processes would overwrite each other; None: where there is no terminal
+    hidden = True if multiprocessing.parent_process() else None
+    with tqdm(total=steps, desc=title, unit="step", disable=hidden, leave=False) as bar:
         for batches in plan:
             began = time.perf_counter()
             model.train()
