@@ -145,11 +145,7 @@ def size(count: float | None) -> str:
 
 
 def capitalised(text: str) -> str:
-    """The text with a capital first letter; `str.capitalize` would make the others small.
-
-    >>> capitalised("macro F1")
-    'Macro F1'
-    """
+    """The text with a capital first letter; `str.capitalize` would make the others small."""
     return text[:1].upper() + text[1:]
 
 
