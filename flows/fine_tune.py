@@ -15,7 +15,6 @@ from albert import finetuning, reports
 from albert.evaluation import Comparison, ModelResult
 from albert.finetuning import (
     MANY_SEEDS,
-    Candidate,
     FineTuneSettings,
     KeptModels,
     Run,
@@ -159,7 +158,7 @@ class _Cache:
         tasks: dict[str, Callable[[], SeedRun]] = {}
         for key, run in zip(keys, runs, strict=True):
             if key not in tasks:  # else a model is compared with itself
-                call = f"{run.candidate.name} seed {run.seed}", partial(self._run, key, *run)
+                call = f"{run.candidate.name} seed {run.seed}", partial(self._run, key, run)
                 tasks[key] = partial(train, *call) if self.pool is None else train.submit(*call).result
         move = begin_progress(runs[0].candidate.data.task.name, f"of {len(runs)} runs")
         found: list[SeedRun] = []
@@ -170,28 +169,26 @@ class _Cache:
             move(len(found) / len(runs))
         return found
 
-    def train_again(self, candidate: Candidate, run: SeedRun) -> None:
+    def train_again(self, run: Run) -> None:
         """Train a run whose result is cached, for its weights."""
-        given = candidate, run.result.seed, run.result.learning_rate
-        work = partial(self._train, run_key(*given), *given)
-        train(f"{candidate.name} seed {run.result.seed} again", work)
+        train(f"{run.candidate.name} seed {run.seed} again", partial(self._train, run_key(*run), run))
 
-    def _run(self, key: str, candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
+    def _run(self, key: str, run: Run) -> SeedRun:
         path = self.folder / f"{key}.npz"
         found = earlier = load_run(path)
         if found is None:
-            found = self._train(key, candidate, seed, learning_rate)
+            found = self._train(key, run)
             save_run(found, path)
         (metric, score), *_ = found.result.dev.items()
         say(
-            f"{candidate.name}, seed {seed} at {learning_rate:g}: dev {metric.replace('_', ' ')} "
+            f"{run.candidate.name}, seed {run.seed} at {run.learning_rate:g}: dev {metric.replace('_', ' ')} "
             f"{100 * score:.2f}, {'from an earlier run' if earlier else f'{found.result.seconds:,.0f} s'}"
         )
         return found
 
-    def _train(self, key: str, candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
-        place = self.keep.begin(key) if self.keep and candidate.is_pretrained else None
-        work = partial(finetuning.fine_tune_one, candidate, seed, learning_rate, place)
+    def _train(self, key: str, run: Run) -> SeedRun:
+        place = self.keep.begin(key) if self.keep and run.candidate.is_pretrained else None
+        work = partial(finetuning.fine_tune_one, *run, place)
         return self.pool.submit(work).result() if self.pool else work()
 
 

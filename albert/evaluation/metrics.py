@@ -88,6 +88,7 @@ _SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "entity_recall": partial(_ratio, 2),
 }
 _QUERIES = 512  # ranked at once
+_BINS = 10  # of a calibration error
 _TIE = 1e-6  # cosines that differ by less are equal up to rounding
 
 
@@ -162,7 +163,7 @@ def entity_statistics(predicted: Sequence[Sequence[str]], gold: Sequence[Sequenc
     return np.array([(len(p & g), len(p), len(g)) for p, g in pairs], dtype=np.float64)
 
 
-def calibration(probabilities: np.ndarray, gold: np.ndarray, bins: int = 10) -> Calibration:
+def calibration(probabilities: np.ndarray, gold: np.ndarray) -> Calibration:
     """Expected calibration error of class probabilities [S, n, C] with gold labels [n] (Guo et al. 2017, eq.
     3), as the mean over the seeds: an overconfident seed must not cancel an underconfident one. The bins hold
     the predictions of all seeds.
@@ -172,12 +173,12 @@ def calibration(probabilities: np.ndarray, gold: np.ndarray, bins: int = 10) -> 
     """
     confidence = probabilities.max(-1)  # [S, n]
     right = probabilities.argmax(-1) == gold  # [S, n]
-    bin_of = np.minimum(np.ceil(confidence * bins).astype(int) - 1, bins - 1)
+    bin_of = np.minimum(np.ceil(confidence * _BINS).astype(int) - 1, _BINS - 1)
     filled, error = [], 0.0
     for number in np.unique(bin_of).tolist():
         inside = bin_of == number
         mean, accuracy = float(confidence[inside].mean()), float(right[inside].mean())
-        filled.append(CalibrationBin(number / bins, (number + 1) / bins, int(inside.sum()), mean, accuracy))
+        filled.append(CalibrationBin(number / _BINS, (number + 1) / _BINS, int(inside.sum()), mean, accuracy))
         of_seeds = np.where(inside, confidence - right, 0).sum(1)  # [S]
         error += float(np.abs(of_seeds).mean()) / len(gold)
     return Calibration(error, tuple(filled))

@@ -41,9 +41,7 @@ def rule_runs(candidate: Candidate) -> list[tuple[Candidate, SeedRun]]:
     """Predict with each rule for the task's kind; each candidate has the rule's name."""
     runs, began = [], time.perf_counter()
     for name, score in _RULES[candidate.data.task.kind or Kind.SINGLE](candidate):
-        predictions = {split: candidate.read(score(split), split) for split in candidate.scored}
-        run = scored_run(candidate, UNTRAINED, predictions, began)
-        runs.append((replace(candidate, name=name), run))
+        runs.append((replace(candidate, name=name), scored_run(candidate, UNTRAINED, score, began)))
         began = time.perf_counter()
     return runs
 

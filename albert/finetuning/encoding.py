@@ -128,8 +128,7 @@ def encode_texts(
         a, b = ids_of(text), np.array([], np.int64) if pair is None else ids_of(pair)
         between = 0 if pair is None else tokenizer.separators
         room_a, room_b = fit_pair(len(a), len(b), max_seq_length - 2 - between)
-        second = [] if pair is None else [*[sep] * between, b[:room_b]]
-        ids = np.concatenate([cls, a[:room_a], *second, sep])
+        ids = np.concatenate([cls, a[:room_a], *[sep] * between, b[:room_b], sep])
         b_start = 0 if pair is None else room_a + 1 + between
         return Encoding(ids, b_start, is_cut=room_a + room_b < len(a) + len(b))
 

@@ -15,12 +15,12 @@ from albert.checkpoints import TASK_FILE
 from albert.finetuning.cache import run_key
 from albert.finetuning.compare import ModelRuns
 from albert.finetuning.exporting import read_fine_tuned
-from albert.finetuning.training import Candidate, SeedRun
+from albert.finetuning.training import Candidate, Run
 from albert.tasks import Kind
 from data.errors import InputError
 
 _WAITING = ".training"  # folder of weights from which one is chosen
-TrainAgain = Callable[[Candidate, SeedRun], object]
+TrainAgain = Callable[[Run], object]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class KeptModels:
         for candidate, run in runs:
             name = f"{candidate.name}-seed-{run.result.seed}" if self.every_seed else model.name
             target = self.folder / self._folder_name(name)
-            self._move(candidate, run, target, train_again)
+            self._move(Run(candidate, run.result.seed, run.result.learning_rate), target, train_again)
             record = read_fine_tuned(target)
             scores = ", ".join(f"{one.replace('_', ' ')} {100 * v:.2f}" for one, v in record.dev.items())
             opened = record.opened_with(candidate.config)
@@ -91,15 +91,15 @@ class KeptModels:
             found += "-2"
         return found
 
-    def _move(self, candidate: Candidate, run: SeedRun, target: Path, train_again: TrainAgain) -> None:
-        key = run_key(candidate, run.result.seed, run.result.learning_rate)
+    def _move(self, run: Run, target: Path, train_again: TrainAgain) -> None:
+        key = run_key(*run)
         with suppress(InputError):
             if read_fine_tuned(target).run == key:
                 return
         if target.exists() and not (target / TASK_FILE).is_file():
             raise InputError(f"{target} is there and no fine-tuned model: name another --run")
         if not (self.place(key) / TASK_FILE).is_file():
-            train_again(candidate, run)
+            train_again(run)
         if target.exists():  # removing takes longer than renaming, and this process may be killed
             os.replace(target, self.place(f"{key}-{token_hex(4)}"))
         os.replace(self.place(key), target)

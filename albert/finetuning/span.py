@@ -133,7 +133,7 @@ def at_best_threshold(spans: np.ndarray, empty: np.ndarray, margins: np.ndarray)
 def _tokens(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
     """Ids [n], and the begin and end of each token in the text [n, 2]."""
     ids, starts = tokenizer.encode(text)
-    ends = np.append(starts[1:], len(text))
+    ends = np.append(starts, len(text))[1:]
     for at, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         ends[at] = start + len(text[start:end].rstrip())
     return ids, np.stack([starts, ends], axis=-1)

@@ -11,9 +11,8 @@ import copy
 import hashlib
 import math
 import multiprocessing
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -88,11 +87,6 @@ class Candidate:
     encoded: dict[str, Encoded]
     is_own: bool = True  # False: transformers' model, which is compared but not kept
     is_pretrained: bool = True  # False: its weights are drawn from the seed
-
-    @property
-    def scored(self) -> list[str]:
-        """The splits that are predicted: dev, and test if there is one."""
-        return [split for split in self.encoded if split != "train"]
 
     def read(self, scores: np.ndarray, split: str) -> Predictions:
         """Turn the scores of a split's sequences or tokens into predictions."""
@@ -241,9 +235,8 @@ def fine_tune_one(
             model, result = _train(candidate, seed, learning_rate, restarts)
             if result.left_chance:
                 break
-    predictions = {split: predict(candidate, model, split) for split in candidate.scored}
     result = replace(result, seed=seed, learning_rate=learning_rate)
-    run = scored_run(candidate, result, predictions, started)
+    run = scored_run(candidate, result, partial(_score, candidate, model), started)
     if folder is not None and candidate.is_own and is_trained:
         if isinstance(candidate.learner, Regression):
             candidate.learner.give_units(cast(nn.Linear, model.classifier))
@@ -252,10 +245,11 @@ def fine_tune_one(
 
 
 def scored_run(
-    candidate: Candidate, result: SeedResult, predictions: Mapping[str, Predictions], started: float
+    candidate: Candidate, result: SeedResult, scores_of: Callable[[str], np.ndarray], started: float
 ) -> SeedRun:
-    """A run that began at `started`, with the scores of its predictions, by split."""
-    dev, test = predictions["dev"], predictions.get("test")
+    """A run that began at `started`, with what the scores of dev, and of test if there is one, predict."""
+    dev = candidate.read(scores_of("dev"), "dev")
+    test = candidate.read(scores_of("test"), "test") if "test" in candidate.encoded else None
     result = replace(
         result,
         dev=candidate.scores(dev),
@@ -351,9 +345,9 @@ def _train_epochs(
     steps = sum(len(batches) for batches in plan)
     warmup, step = round(steps * settings.optimizer.warmup_share), 0
     title = f"{candidate.name} seed {seed}"
-    # the bars of several processes would overwrite each other
-    is_shown = sys.stderr.isatty() and multiprocessing.parent_process() is None
-    with tqdm(total=steps, desc=title, unit="step", disable=not is_shown, leave=False) as bar:
+    # the bars of several processes would overwrite each other; None: where there is no terminal
+    hidden = True if multiprocessing.parent_process() else None
+    with tqdm(total=steps, desc=title, unit="step", disable=hidden, leave=False) as bar:
         for batches in plan:
             began = time.perf_counter()
             model.train()
@@ -377,8 +371,11 @@ def _train_epochs(
 
 
 def predict(candidate: Candidate, model: nn.Module, split: str) -> Predictions:
-    encoded, precision = candidate.encoded[split], candidate.settings.running.precision
-    return candidate.read(score_all(model, encoded, precision), split)
+    return candidate.read(_score(candidate, model, split), split)
+
+
+def _score(candidate: Candidate, model: nn.Module, split: str) -> np.ndarray:
+    return score_all(model, candidate.encoded[split], candidate.settings.running.precision)
 
 
 @torch.no_grad()

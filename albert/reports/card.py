@@ -107,14 +107,14 @@ def _of_pretraining(report: Report, licences: Mapping[str, str]) -> _Own:
 def _of_fine_tuning(report: Report, record: FineTuned, config: AlbertConfig) -> _Own:
     if not report.evaluations:
         raise InputError(f"the report {report.title!r} is of no fine-tuning: choose one that is")
-    compared = [model for comparison in report.evaluations for model in comparison.models]
+    task = record.task
+    compared = [model for one in report.evaluations if one.task == task.name for model in one.models]
     row = next((model for model in compared if record.checksum in model.checksums), None)
     if row is None:
         raise InputError(
             f"the report {report.title!r} has no scores of {record.checkpoint}, which this model was made "
             "from: choose its own run's report"
         )
-    task = record.task
     header = {
         "pipeline_tag": _PIPELINES.get(task.kind or Kind.SINGLE, "text-classification"),
         "tags": ["jixu", task.name],

@@ -13,6 +13,7 @@ from albert.reports.sections import (
     Section,
     Strong,
     Table,
+    capitalised,
     change,
     counted,
     decimal,
@@ -62,7 +63,7 @@ def protocol(comparison: Comparison) -> str:
         sentences.append(
             f"{counted(comparison.dropped, 'training example')} of dev or test left out of train"
         )
-    return ". ".join(sentence[0].upper() + sentence[1:] for sentence in sentences) + "."
+    return ". ".join(map(capitalised, sentences)) + "."
 
 
 def _training(comparison: Comparison) -> Iterator[str]:

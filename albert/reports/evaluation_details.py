@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from albert.evaluation import ChangedExample, Changes, Comparison
 from albert.reports.sections import MISSING, Passage, Section, Table, change, counted, number, points, spread
 
@@ -49,10 +47,11 @@ def _confusion(comparison: Comparison) -> Section:
     for model in comparison.models:
         if model.name not in shown or model.confusion is None:
             continue
-        counts = np.array(model.confusion)
-        np.fill_diagonal(counts, 0)
         wrong = [
-            (int(counts[at]), labels[at[0]], labels[at[1]]) for at in zip(*counts.nonzero(), strict=True)
+            (count, gold, said)
+            for gold, row in zip(labels, model.confusion, strict=True)
+            for said, count in zip(labels, row, strict=True)
+            if count and said != gold
         ]
         rows = [(gold, said, number(n)) for n, gold, said in sorted(wrong, reverse=True)[:_MOST_CONFUSIONS]]
         caption = f"The most frequent confusions of {model.name}, over {counted(len(model.seeds), 'run')}"

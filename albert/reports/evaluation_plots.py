@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from albert.evaluation import Comparison, Difference, ModelResult, Summary, metric_name
 from albert.reports.plots import Interval, Line, Plot, curves, intervals
 from albert.reports.pretraining import loss_plots
+from albert.reports.sections import capitalised
 
 SCORE_UNIT = "points: each seed, mean and 95% interval"
 _CHANGE_UNIT = "each seed or pretraining run, mean and 95% interval"
@@ -57,7 +58,7 @@ def _score_plot(comparison: Comparison) -> Plot:
     rows = [interval_of(model.label, model.reported[comparison.metric]) for model in comparison.models]
     rows += [interval_of(one.name, one.reported[comparison.metric]) for one in comparison.baselines]
     title = f"{comparison.split} {metric_name(comparison.metric)}"
-    return intervals(title[0].upper() + title[1:], SCORE_UNIT, rows)
+    return intervals(capitalised(title), SCORE_UNIT, rows)
 
 
 def _difference_plot(title: str, unit: str, differences: Sequence[Difference]) -> Plot:

@@ -78,7 +78,7 @@ def render(report: Report) -> str:
 
 
 def render_page(
-    *, title: str, lead: str, about: str, sections: list[Section], warnings: tuple[str, ...] = ()
+    *, title: str, lead: str, about: str, sections: list[Section], warnings: tuple[str, ...]
 ) -> str:
     """Render sections under a title and a leading sentence."""
     environment = Environment(

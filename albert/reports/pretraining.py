@@ -17,6 +17,7 @@ from albert.reports.sections import (
     Section,
     Strong,
     Table,
+    capitalised,
     change,
     decimal,
     decimal_change,
@@ -41,7 +42,7 @@ OWN = "own corpus"
 def training_section(result: PretrainResult, title: str) -> Section:
     return Section(
         title=title,
-        warnings=tuple(notice[:1].upper() + notice[1:] for notice in result.notices),
+        warnings=tuple(map(capitalised, result.notices)),
         notes=(f"Before training, {result.probe.describe()}.",) if result.probe else (),
         tables=(held_out_table(result), run_table(result), _event_table(result.events)),
         plots=(*_curves(result), *_layer_plots(result), *_audit_plots(result)),
@@ -148,7 +149,7 @@ def _sample(history: History, corpus: str) -> str:
     documents, tokens, pairs, seen, bigrams = (ends and ends[0].value for ends in found)
     if not (documents and tokens):
         return ""
-    text = f"{(corpus or OWN).capitalize()}: {number(documents)} documents, {number(tokens)} masked tokens"
+    text = f"{capitalised(corpus or OWN)}: {number(documents)} documents, {number(tokens)} masked tokens"
     if pairs:
         text += f", {number(pairs)} sentence pairs in both orders"
     if bigrams is not None:
@@ -221,7 +222,7 @@ def _curves(result: PretrainResult) -> list[Plot]:
         if any(line.points for line in lines):
             lines = [Line("training", points_of(history, metric), role="behind"), *lines]
             level = ("chance", 0.5) if metric == "sop_accuracy" else None
-            plots.append(curves(title[0].upper() + title[1:], unit, lines, level=level, events=marks))
+            plots.append(curves(capitalised(title), unit, lines, level=level, events=marks))
     for key, title, unit in (
         ("tokens_per_second", "Throughput", "tokens a second"),
         ("gradient_norm", "Gradient norm", "before clipping"),

@@ -144,6 +144,11 @@ def size(count: float | None) -> str:
     return f"{count:.3g} {unit}" if count < 100 else f"{count:.0f} {unit}"
 
 
+def capitalised(text: str) -> str:
+    """The text with a capital first letter; `str.capitalize` would make the others small."""
+    return text[:1].upper() + text[1:]
+
+
 def counted(n: int, one: str) -> str:
     """
     >>> counted(1, "seed"), counted(3, "seed")

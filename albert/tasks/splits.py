@@ -34,7 +34,7 @@ class TaskData:
             expected = tuple(tag[2:] for tag in self.labels if tag.startswith("B-"))
         for name, split in self.splits.items():
             seen = {label for labels in split.label_sets for label in labels}
-            if split.label_sets and (lacking := [label for label in expected if label not in seen]):
+            if lacking := [label for label in expected if label not in seen]:
                 lines.append(
                     f"{name} has no example of {len(lacking)} of {len(expected)} labels: {_first(lacking)}"
                 )

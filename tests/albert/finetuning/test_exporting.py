@@ -132,10 +132,9 @@ def keep(kept, one, runs, name="small"):
     """Keep runs of a candidate; returns the seeds that were trained again, and what the folder holds."""
     again = []
 
-    def train(candidate, run):
-        given = candidate, run.result.seed, run.result.learning_rate
-        again.append(run.result.seed)
-        fine_tune_one(*given, kept.begin(run_key(*given)))
+    def train(run):
+        again.append(run.seed)
+        fine_tune_one(*run, kept.begin(run_key(*run)))
 
     kept.choose([ModelRuns(name=name, candidates=(one,), runs=runs)], train)
     return again, sorted(path.name for path in kept.folder.iterdir())
@@ -307,13 +306,16 @@ def test_a_card_has_the_scores_of_the_models_own_run(tmp_path, tokenizer):
     folder = tmp_path / "models" / "r" / "small"
     fine_tune_one(one, 0, 1e-3, folder)
     page = tmp_path / "reports" / "r"
-    write_report(report_of(comparison(model("other", [0.6, 0.6]))), page)
-    with pytest.raises(InputError, match="has no scores of .*small, which this model was made from"):
-        write_card(folder)
+    elsewhere = model("small", [0.9, 0.9], checksums=(one.checksum,))
+    for others in (comparison(model("other", [0.6, 0.6]), task="t"), comparison(elsewhere, task="another")):
+        write_report(report_of(others), page)
+        with pytest.raises(InputError, match="has no scores of .*small, which this model was made from"):
+            write_card(folder)
     of_runs = {"the mean of 1 run.": [0.8], "the mean of 2 runs; this one was the best on dev": [0.0, 0.0]}
     for said, accuracies in of_runs.items():
         own = model("small", accuracies, checksums=(one.checksum,))
-        write_report(report_of(comparison(model("other", [0.6] * len(accuracies)), own)), page)
+        other = model("other", [0.6] * len(accuracies))
+        write_report(report_of(comparison(elsewhere, task="another"), comparison(other, own, task="t")), page)
         card = write_card(folder)
         text = card.read_text(encoding="utf-8")
         assert f"| small | {100 * accuracies[0]:.1f}" in text and said in text

@@ -161,6 +161,12 @@ def test_an_answer_of_any_window_is_weighed_against_none_in_all(tokenizer):
     assert always.predict(scores, [example], encoded).answers == ("香山",)
 
 
+def test_a_passage_of_nothing_but_spaces_has_no_answer(tokenizer):
+    example = SpanExample("1", "\u3000\n", "何处？", (), ())
+    learner, encoded, _ = encoded_spans(tokenizer, example)
+    assert learner.predict(span_scores(encoded), [example], encoded).answers == ("",)
+
+
 def test_a_choice_is_among_a_questions_own_answers(tokenizer):
     examples = [
         ChoiceExample("采茶", "何人？", ("香", "水", "锅"), 2),

@@ -73,22 +73,15 @@ def test_figures_of_runs_stand_side_by_side(runs):
     assert differing_table(read_runs(runs)).rows == (("pretraining: learning_rate", "0.0001", "5e-05"),)
 
 
-def test_settings_of_several_arms_are_compared_one_by_one(tmp_path):
-    made = []
-    for run, rates in (("a", (1, 2)), ("b", (1, 3))):
-        settings = {f"arm: {name}": {"rate": rate} for name, rate in zip("xy", rates, strict=True)}
-        alone = {"sizes": {"tokens": 5}} if run == "a" else {}
-        report = build_report(title=run, command="c", settings={**settings, **alone})
-        made.append(write_report(report, tmp_path / run).parent)
-    assert differing_table(read_runs(made)).rows == (("arm 2: rate", "2", "3"),)
+def test_settings_are_compared_among_runs_of_a_kind():
+    def differing(*settings):
+        runs = [build_report(title="t", command="c", settings=one) for one in settings]
+        return differing_table(dict(zip("abcd", runs, strict=False))).rows
 
-
-def test_a_setting_that_runs_of_another_kind_lack_does_not_differ(tmp_path):
-    made = []
-    for run, kind, rate in (("a", "x", 1), ("b", "x", 1), ("c", "y", 1), ("d", "y", 2)):
-        report = build_report(title=run, command="c", settings={kind: {"rate": rate, "steps": 3}})
-        made.append(write_report(report, tmp_path / run).parent)
-    assert differing_table(read_runs(made)).rows == (("y: rate", "–", "–", "1", "2"),)
+    one, two = {"rate": 1, "steps": 3}, {"rate": 2, "steps": 3}
+    arms = [{"arm: x": one, "arm: y": one, "sizes": {"tokens": 5}}, {"arm: x": one, "arm: y": two}]
+    assert differing(*arms) == (("arm 2: rate", "1", "2"),)
+    assert differing({"x": one}, {"x": one}, {"y": one}, {"y": two}) == (("y: rate", "–", "–", "1", "2"),)
 
 
 @pytest.mark.parametrize("width, runs", [(200, 13), (80, 3), (10, 1)])

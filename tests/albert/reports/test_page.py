@@ -16,7 +16,7 @@ from albert.reports.evaluation import (
 )
 from albert.reports.page import render
 from albert.reports.plots import Line, curves
-from albert.reports.pretraining import training_section
+from albert.reports.pretraining import held_out_table, training_section
 from albert.reports.sections import Strong
 from albert.tasks import Overlap
 from tests.albert.report_samples import (
@@ -281,6 +281,14 @@ def test_before_and_after_are_of_the_larger_sample_where_both_ends_measured_it()
     (both, _), (full, _) = held_out_figures(records), held_out_figures(records[:5])
     assert (both.before.value, both.after.value) == (records[0][loss], records[-1][loss])
     assert (full.before.value, full.after.value) == (8.5, 7.5)
+
+
+def test_what_was_measured_is_named_as_its_corpus_is(tmp_path):
+    records = history("LawText")
+    for record in (records[0], records[-1]):
+        record |= {"held_out_documents@LawText": 35.0, "held_out_masked_tokens@LawText": 812.0}
+    caption = held_out_table(replace(pretraining(tmp_path), history=records)).caption
+    assert caption.endswith("LawText: 35 documents, 812 masked tokens.")
 
 
 def test_markdown_holds_the_main_tables(tmp_path):

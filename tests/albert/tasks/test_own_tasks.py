@@ -11,7 +11,7 @@ from albert.finetuning import read_task as read_settings
 from albert.tasks import Kind, Task, read_task
 from data.errors import InputError
 from data.options import options_of
-from tests.albert.finetuning.examples import settings_of
+from tests.albert.finetuning.examples import settings_of, table
 from tests.conftest import copied
 from tests.pages import DOCS, blocks
 
@@ -19,21 +19,19 @@ from tests.pages import DOCS, blocks
 def test_what_parts_of_a_task_have_in_common_is_counted_and_can_be_dropped(tmp_path):
     rows = {
         "train": [
-            "这家店的茶叶很香，价格也公道。\t1",
-            "送来的茶叶全碎了，客服不理人，我再也不会来这里买。\t0",
-            "水很好喝\t1",
-            "壶漏水\t0",
+            ("这家店的茶叶很香，价格也公道。", 1),
+            ("送来的茶叶全碎了，客服不理人，我再也不会来这里买。", 0),
+            ("水很好喝", 1),
+            ("壶漏水", 0),
         ],
         "dev": [
-            "這家店的茶葉很香 价格也公道\t1",
-            "送来的茶叶都碎了，客服不理人，我再也不会来这里买。\t0",
-            "炒锅太烫\t0",
+            ("這家店的茶葉很香 价格也公道", 1),
+            ("送来的茶叶都碎了，客服不理人，我再也不会来这里买。", 0),
+            ("炒锅太烫", 0),
         ],
-        "test": ["炒锅太烫\t0", "杯子小巧\t1"],
+        "test": [("炒锅太烫", 0), ("杯子小巧", 1)],
     }
-    paths = {name: tmp_path / f"{name}.tsv" for name in rows}
-    for name, path in paths.items():
-        path.write_text("\n".join(["text\tlabel", *rows[name]]) + "\n", encoding="utf-8")
+    paths = {name: table(tmp_path / f"{name}.tsv", "text label", lines) for name, lines in rows.items()}
     data = read_task(Task(name="t"), paths)
     counts = [(one.split, one.earlier, one.examples, one.identical, one.near) for one in data.overlaps]
     assert counts == [("dev", "train", 3, 0, 2), ("test", "dev", 2, 1, 0)]
@@ -41,8 +39,7 @@ def test_what_parts_of_a_task_have_in_common_is_counted_and_can_be_dropped(tmp_p
     less = read_task(Task(name="t"), paths, drop_overlap=True)
     assert [one.text for one in less.splits["train"].examples] == ["水很好喝", "壶漏水"]
     assert less.dropped == 2 and less.overlaps == data.overlaps
-    table = "text\tlabel\n水很好喝\t1\n壶漏水\t0\n"
-    paths["dev"].write_text(table, encoding="utf-8")
+    table(paths["dev"], "text label", rows["train"][2:])
     with pytest.raises(InputError, match="nothing is left to learn"):
         read_task(Task(name="t"), {"train": copied(paths["dev"]), "dev": paths["dev"]}, drop_overlap=True)
     with pytest.raises(InputError, match="--train and --test are the same file"):
