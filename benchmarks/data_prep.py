@@ -9,7 +9,6 @@ them takes at least as long as both, without cleaning, filters, deduplication, m
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,8 +19,7 @@ import numpy as np
 
 from benchmarks.support.corpora import (
     corpus_options,
-    load_sentences,
-    make_vocabulary,
+    prepared,
     refresh_settings,
     source_names,
     write_corpus,
@@ -91,10 +89,8 @@ def _warm(number: int) -> None:
 
 def main() -> None:
     options = corpus_options("data_prep", __doc__, characters=8_000_000).parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        sentences, source = load_sentences(options.source), folder / "raw"
-        vocabulary = Path(options.tokenizer or make_vocabulary(sentences, folder / "vocabulary"))
+    with prepared(options) as (folder, sentences, vocabulary):
+        source = folder / "raw"
         characters = write_corpus(
             source, sentences, options.characters, file_characters=options.characters // 16
         )

@@ -15,7 +15,6 @@ import signal
 import socket
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -26,7 +25,7 @@ from pathlib import Path
 import psutil
 from scipy.stats import ttest_1samp
 
-from benchmarks.support.corpora import corpus_options, load_sentences, make_vocabulary, write_corpus
+from benchmarks.support.corpora import corpus_options, prepared, write_corpus
 from benchmarks.support.results import write_result
 from data.refresh import RefreshSettings, refresh
 from data.workers import end
@@ -93,13 +92,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.pairs < 2:
         parser.error(f"--pairs {options.pairs}: an interval takes 2 or more")
-    sentences = load_sentences(options.source)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        vocabulary = str(options.tokenizer or make_vocabulary(sentences, folder / "vocabulary"))
+    with prepared(options) as (folder, sentences, vocabulary):
         written = write_corpus(folder / "raw", sentences, options.characters)
         source = (str(folder / "raw"),)
-        given = {"corpus": "c", "source": source, "tokenizer": vocabulary, "workers": options.workers}
+        given = {"corpus": "c", "source": source, "tokenizer": str(vocabulary), "workers": options.workers}
         server = serve(folder)
         try:
             rows = take_turns(given, folder, options.pairs)

@@ -8,13 +8,13 @@ plans and commits.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import resource
 import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -23,8 +23,7 @@ from pathlib import Path
 
 from benchmarks.support.corpora import (
     corpus_options,
-    load_sentences,
-    make_vocabulary,
+    prepared,
     refresh_settings,
     source_names,
     write_corpus,
@@ -67,26 +66,22 @@ def main() -> None:
     sizes = {f"{n}x": n * options.characters for n in (1, 4, 16)}
     if options.large:
         sizes["large"] = LARGE_BYTES // 3
-    rows = measure_sizes(sizes, load_sentences(options.source), options.tokenizer, options.workers)
+    rows = measure_sizes(sizes, options)
     slope = exponent([rows[name] for name in ("1x", "4x", "16x")])
     names = source_names(options.source)
     result = {"sources": names, "workers": options.workers, "sizes": rows, "exponent": slope}
     write_result("scale", describe(rows, slope), result)
 
 
-def measure_sizes(
-    sizes: dict[str, int], sentences: list[str], tokenizer: str | None, workers: int
-) -> dict[str, dict[str, float]]:
+def measure_sizes(sizes: dict[str, int], options: argparse.Namespace) -> dict[str, dict[str, float]]:
     rows: dict[str, dict[str, float]] = {}
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        vocabulary = Path(tokenizer or make_vocabulary(sentences, folder / "vocabulary"))
+    with prepared(options) as (folder, sentences, vocabulary):
         for name, characters in sizes.items():
             source, workspace = folder / "raw", folder / "workspace"
             written = write_corpus(source, sentences, characters)
             # in a new process, whose peaks are of this size alone
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                row = pool.submit(measure_size, source, vocabulary, workspace, workers).result()
+                row = pool.submit(measure_size, source, vocabulary, workspace, options.workers).result()
             rows[name] = {"characters": written, "characters_per_second": written / row["seconds"], **row}
             print(name, json.dumps(rows[name]), file=sys.stderr)
             shutil.rmtree(source)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from data.refresh import RefreshSettings, read_sentences
@@ -50,6 +52,15 @@ def source_names(sources: Sequence[str]) -> list[str]:
 def load_sentences(sources: Sequence[str]) -> list[str]:
     """Load the sentences of the sources, or of the samples."""
     return list(read_sentences([uri for source in given_sources(sources) for uri in find_files(source)]))
+
+
+@contextmanager
+def prepared(options: argparse.Namespace) -> Iterator[tuple[Path, list[str], Path]]:
+    """A temporary folder, the sentences of `corpus_options`' sources, and the vocabulary or one of them."""
+    sentences = load_sentences(options.source)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        yield folder, sentences, Path(options.tokenizer or make_vocabulary(sentences, folder / "vocabulary"))
 
 
 def make_vocabulary(sentences: list[str], folder: Path) -> Path:

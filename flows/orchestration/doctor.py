@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from data.cores import cores
 from data.errors import InputError
@@ -201,22 +201,25 @@ def check_schedules(now: datetime | None = None) -> Iterator[Finding]:
                     yield note(f"schedule {schedule.slug or schedule.id} of {name} is not active")
 
 
-def _runs_of(
-    client: SyncPrefectClient, deployment: DeploymentResponse, *states: str, **more: Any
-) -> list[FlowRun]:
+def _first_run(
+    client: SyncPrefectClient, deployment: DeploymentResponse, order: str, *states: str
+) -> FlowRun | None:
+    """The first in an order of Prefect's of a deployment's runs in some states."""
     from prefect.client.schemas.filters import FlowRunFilter
+    from prefect.client.schemas.sorting import FlowRunSort
 
-    wanted = {"deployment_id": {"any_": [deployment.id]}, "state": {"type": {"any_": states}}}
-    return client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(wanted), **more)
+    wanted = FlowRunFilter.model_validate(
+        {"deployment_id": {"any_": [deployment.id]}, "state": {"type": {"any_": states}}}
+    )
+    found = client.read_flow_runs(flow_run_filter=wanted, sort=FlowRunSort(order), limit=1)
+    return next(iter(found), None)
 
 
 def _check_planned_runs(
     client: SyncPrefectClient, deployment: DeploymentResponse, name: str, now: datetime
 ) -> Finding:
-    planned = _runs_of(client, deployment, "SCHEDULED")
-    due = min(
-        (run.next_scheduled_start_time for run in planned if run.next_scheduled_start_time), default=None
-    )
+    planned = _first_run(client, deployment, "NEXT_SCHEDULED_START_TIME_ASC", "SCHEDULED")
+    due = planned.next_scheduled_start_time if planned else None
     times = [schedule.updated or schedule.created for schedule in deployment.schedules if schedule.active]
     changed = max(time for time in times if time)
     if due is None and now - changed > SCHEDULER_SECONDS:
@@ -235,12 +238,7 @@ def _check_last_run(
     client: SyncPrefectClient, deployment: DeploymentResponse, name: str
 ) -> Iterator[Finding]:
     """Find a failure after which no run completed; one that was cancelled or dropped does not count."""
-    from prefect.client.schemas.sorting import FlowRunSort
-
-    ended = _runs_of(
-        client, deployment, "COMPLETED", "FAILED", "CRASHED", sort=FlowRunSort.END_TIME_DESC, limit=1
-    )
-    for run in ended:
-        if run.state and run.end_time and not run.state.is_completed():
-            why = " ".join((run.state.message or "without a message").split())[:200]
-            yield bad(f"the last run of {name}: {run.state.name}, {run.end_time:%Y-%m-%d %H:%M} UTC, {why}")
+    run = _first_run(client, deployment, "END_TIME_DESC", "COMPLETED", "FAILED", "CRASHED")
+    if run and run.state and run.end_time and not run.state.is_completed():
+        why = " ".join((run.state.message or "without a message").split())[:200]
+        yield bad(f"the last run of {name}: {run.state.name}, {run.end_time:%Y-%m-%d %H:%M} UTC, {why}")

@@ -42,7 +42,7 @@ from data.refresh import (
     unchanged_version,
 )
 from data.sources import find_files
-from data.tokenization import encode_alike, find_tokenizer, load_tokenizer
+from data.tokenization import TOKENIZER_CONFIG, encode_alike, find_tokenizer, load_tokenizer
 from data.workspace import Workspace, check_name
 from flows.orchestration.dask import check_cluster
 from flows.orchestration.settings import (
@@ -258,7 +258,7 @@ def _second_corpus(place: Workspace, text: str, first: Version, kept: Sequence[C
 
 def tokenizer_folder(vocabulary: Path, workspace: Workspace) -> Path:
     """The folder of a vocabulary with all its files: its own, or the workspace's for a bare file."""
-    if (vocabulary.parent / "tokenizer_config.json").is_file():
+    if (vocabulary.parent / TOKENIZER_CONFIG).is_file():
         return vocabulary.parent
     return workspace.tokenizers / f"{vocabulary.stem}-{sha256(vocabulary)[:8]}"
 
@@ -266,7 +266,7 @@ def tokenizer_folder(vocabulary: Path, workspace: Workspace) -> Path:
 def complete_tokenizer(plan: PretrainingPlan) -> None:
     """Write the files that every checkpoint takes along, if the run's tokenizer folder lacks them."""
     folder = plan.settings.tokenizer_folder
-    if folder is not None and not (folder / "tokenizer_config.json").is_file():
+    if folder is not None and not (folder / TOKENIZER_CONFIG).is_file():
         load_tokenizer(plan.vocabulary).save(folder)
 
 
@@ -389,10 +389,12 @@ def plan_experiment(options: ExperimentOptions) -> ExperimentOptions:
     from albert.checkpoints import load_pretrained
     from albert.tasks import load_task, read_lines, read_task
 
-    names = ["general", options.first.name, options.second.name]
-    if len(set(names)) < len(names):
+    first, second = options.first.name, options.second.name
+    corpora = ["general", first, second, f"{first}-task", f"{second}-task"]
+    if len(set(corpora)) < len(corpora):
         raise InputError(
-            f"first.name and second.name are {names[1]} and {names[2]}: give two, and not general"
+            f"first.name and second.name are {first} and {second}: give two, and not general, nor the "
+            "other's with -task, which names the corpus of its task's texts"
         )
     load_pretrained(options.init)
     _check_texts((*options.general, *options.first.text, *options.second.text), options.guard)

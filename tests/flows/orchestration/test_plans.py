@@ -115,6 +115,7 @@ REFUSED = {
         ({"first": {"name": "a/b"}}, "corpus 'a/b-task': use 1 to 64 letters"),
         ({"init": "tiny"}, "tiny"),
         ({"second": {"name": "general"}}, "first.name and second.name are tea and general"),
+        ({"second": {"name": "tea-task"}}, "first.name and second.name are tea and tea-task"),
         ({"first": {"text": ["/no/such/text"]}}, "source /no/such/text does not exist"),
         ({"second": {"dev": "/no/such/dev.tsv"}}, "no file /no/such/dev.tsv"),
         ({"second": {"dev": "HERE/dev.json"}}, "dev.json has 2 examples in 1 lines"),
