@@ -56,7 +56,7 @@ def load_sentences(sources: Sequence[str]) -> list[str]:
 
 @contextmanager
 def prepared(options: argparse.Namespace) -> Iterator[tuple[Path, list[str], Path]]:
-    """A temporary folder, the sentences of `corpus_options`' sources, and the vocabulary or one of them."""
+    """Give a folder, the sentences of the sources, and the vocabulary that was named or one made of them."""
     sentences = load_sentences(options.source)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
