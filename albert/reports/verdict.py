@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from albert.evaluation import Comparison, ModelResult, metric_name
 from albert.pretraining import PretrainResult
-from albert.reports.pretraining import held_out_figures
+from albert.reports.pretraining import Measured, Show, held_out_figures
 from albert.reports.sections import change, counted, decimal, decimal_change, gain, number, percent, points
 
 
@@ -55,7 +55,7 @@ def _over(comparison: Comparison, model: ModelResult) -> str:
 def _drift(pretraining: PretrainResult | None) -> str:
     """How the accuracy on the corpora mixed in changed during pretraining."""
     return "".join(
-        f"; {one.corpus} drift {change(one.after.value - one.before.value)}"
+        f"; {one.corpus} drift {change(one.change.value)}{_doubt(one.change, change)}"
         for one in held_out_figures(pretraining.history if pretraining else ())
         if one.corpus and one.metric == "mlm_accuracy"
     )
@@ -66,8 +66,15 @@ def _of_pretraining(result: PretrainResult) -> str:
     if not own:
         return "Nothing was measured on held-out documents."
     loss, accuracy = own["mlm_loss"], own["mlm_accuracy"]
-    shown = f"{decimal(loss.before.value, 2)} → {decimal(loss.after.value, 2)}"
-    if loss.change.ends and not loss.change.leaves_out_0:
-        shown += f" (no clear change: {' to '.join(decimal_change(end, 2) for end in loss.change.ends)})"
+    losses = f"{decimal(loss.before.value, 2)} → {decimal(loss.after.value, 2)}"
+    losses += _doubt(loss.change, lambda end: decimal_change(end, 2))
     accuracies = f"{percent(accuracy.before.value)} → {percent(accuracy.after.value)}"
-    return f"Held-out MLM loss {shown}, accuracy {accuracies}{_drift(result)}."
+    accuracies += _doubt(accuracy.change, change)
+    return f"Held-out MLM loss {losses}, accuracy {accuracies}{_drift(result)}."
+
+
+def _doubt(changed: Measured, show: Show) -> str:
+    """The interval of a change, if it holds 0."""
+    if changed.ends is None or changed.leaves_out_0:
+        return ""
+    return f" (no clear change: {' to '.join(map(show, changed.ends))})"

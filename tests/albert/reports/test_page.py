@@ -139,6 +139,25 @@ def test_the_verdict_says_what_was_forgotten(tmp_path):
         assert report.verdict.endswith(f"over 3 seeds; general drift {drift}.")
 
 
+def test_the_verdict_doubts_changes_whose_interval_holds_0(tmp_path):
+    result = pretraining(tmp_path, "general")
+    changes = {"mlm_loss": -0.02, "mlm_accuracy": 0.002, "mlm_accuracy@general": -0.002}
+    for half, doubts in ((0.03, 3), (0.01, 2), (0.001, 0)):
+        ends: dict[str, float] = {}
+        for name, value in changes.items():
+            metric, at, corpus = name.partition("@")
+            ends |= {
+                f"held_out_{metric}_change{at}{corpus}": value,
+                f"held_out_{metric}_change_low{at}{corpus}": value - half,
+                f"held_out_{metric}_change_high{at}{corpus}": value + half,
+            }
+        history = (*result.history[:-1], {**result.history[-1], **ends})
+        report = report_of(pretraining=replace(result, history=history))
+        assert report.verdict.count("no clear change") == doubts
+        drift = " (no clear change: −1.2 to +0.8)" if half == 0.01 else ""
+        assert half == 0.03 or report.verdict.endswith(f"general drift −0.2{drift}.")
+
+
 def test_of_several_models_the_verdict_is_about_the_primary_one():
     on_dev = model("on dev", [0.72, 0.73, 0.75])
     on_test = model("on test", [0.90, 0.91, 0.92], dev=BASE.dev)
