@@ -129,7 +129,8 @@ AnyExample = Example | ChoiceExample | SpanExample | TaggedExample
 Found = tuple[str, Callable[[], AnyExample]]
 
 
-_LARGEST = 0.1  # share of the examples that may hang together by their texts and be one group
+# of groups by texts: the share of the examples that one may hold, and how many there must be for an interval
+_LARGEST, _FEWEST = 0.1, 20
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,10 @@ class Split:
         """How many examples hang together by texts in common where they are too many for a group, else 0: a
         text that most pairs have, such as an aspect, is a condition and no sample.
         """
-        largest = int(np.bincount(self._by_texts).max())
-        return largest if largest > max(1, _LARGEST * len(self.examples)) else 0
+        sizes = np.bincount(self._by_texts)
+        largest = int(sizes.max())
+        too_few = len(sizes) < _FEWEST or largest > _LARGEST * len(self.examples)
+        return largest if largest > 1 and too_few else 0
 
     @cached_property
     def _by_texts(self) -> np.ndarray:

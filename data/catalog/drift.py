@@ -61,7 +61,9 @@ select
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Three shares in [0, 1], 0 if the added documents are like the older ones, and a model's loss."""
+    """Three shares in [0, 1], and a model's loss. Of documents like the older ones all but `new_words` are
+    near 0: some words are new in any text, the more the fewer older documents there are.
+    """
 
     new_words: float  # share of the words in added documents that no older document has
     unknown: float  # increase of the share of [UNK]; 0 for a decrease

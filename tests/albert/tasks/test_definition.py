@@ -203,7 +203,9 @@ def test_examples_that_hang_together_by_their_texts_are_groups_unless_most_do(re
     assert groups_of(alone) == (None, 0)
     assert groups_of([*alone[:1], *chained, *alone[2:]]) == ((0, 0, 0, 0, *range(1, 39)), 0)
     assert groups_of([*alone, *chained]) == (None, 5)  # of 43
-    assert groups_of([(text, "服务" if n % 2 else "价格") for n, (text, _) in enumerate(alone)]) == (None, 20)
+    for aspects, largest in ((2, 20), (13, 4)):
+        asked = [(text, f"方面{n % aspects}") for n, (text, _) in enumerate(alone)]
+        assert groups_of(asked) == (None, largest)
     reviews = "text\tlabel\n" + "".join(f"茶{n % 35}\t{n % 2}\n" for n in range(37))
     assert read("t.tsv", reviews, Task(name="t", kind=Kind.SINGLE)).groups == (*range(35), 0, 1)
 
