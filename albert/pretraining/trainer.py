@@ -158,7 +158,7 @@ class Trainer:
         return [*notices, "no checkpoint is whole: beginning anew"] if notices else []
 
     def _begin(self) -> None:
-        """Train the model that the run starts from."""
+        """Set the weights that the run starts from."""
         # on the CPU, where every process gets the same weights
         model, _ = build_model(self.settings, self._vocab_size)
         if self.settings.init_weights == "corpus":
