@@ -48,6 +48,15 @@ def judge(comparison: Comparison, *, stepwise: bool) -> Comparison:
     )
 
 
+def over_baseline(comparison: Comparison, baseline: ModelResult) -> list[Difference]:
+    """The difference of each model to one of the comparison's baselines; p is of each alone."""
+    of_baseline = unpack(baseline.outcomes)
+    return [
+        _difference(comparison, baseline, model, of_baseline, unpack(model.outcomes))
+        for model in comparison.models
+    ]
+
+
 def _difference(
     comparison: Comparison, baseline: ModelResult, model: ModelResult, *outcomes: np.ndarray
 ) -> Difference:

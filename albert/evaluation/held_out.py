@@ -13,7 +13,8 @@ import torch
 from torch.nn import functional as F
 
 from albert.batching import Instances, InstanceStream, held_out_rows
-from albert.evaluation.intervals import estimate, linearised
+from albert.evaluation.contrasts import pack, unpack
+from albert.evaluation.intervals import Estimate, estimate, linearised
 from albert.model import IGNORED, Batch, PretrainingModel
 from data.cleaning import Letters
 from data.instances import take_ranges
@@ -114,6 +115,22 @@ def changes_of(before: np.ndarray, after: np.ndarray, documents: np.ndarray) -> 
     differences[:, _MLM_COUNT] = after[:, _MLM_COUNT]
     changes = {f"{name}_change": columns for name, columns in _MLM.items()}
     return _ratios(differences, documents, changes, least=-np.inf)
+
+
+def outcomes_of(sums: np.ndarray, documents: np.ndarray) -> str:
+    """The masked tokens of instances, from their sums [R, 6]: an array [1, R, 3] as text (see
+    `albert.evaluation.pack`): those predicted, their number, and the number of the document.
+    """
+    counted = sums[:, _MLM_COUNT] > 0
+    _, numbers = np.unique(documents[counted], return_inverse=True)
+    return pack(np.column_stack([sums[counted][:, [_MLM_CORRECT, _MLM_COUNT]], numbers])[None])
+
+
+def accuracy_change(before: str, after: str) -> Estimate:
+    """By how much outcomes are better than others before, of the same instances and masks."""
+    theirs, ours = unpack(before), unpack(after)
+    pairs = np.stack([ours[..., 0] - theirs[..., 0], ours[..., 1]], axis=-1)
+    return estimate(linearised("accuracy", pairs, ours[0, :, 2]), fewest=2)
 
 
 def _ratios(

@@ -111,9 +111,10 @@ def linearised(metric: str, statistics: np.ndarray, groups: np.ndarray | None = 
 def unit_scores(scores: np.ndarray, checkpoints: int) -> np.ndarray:
     """The units [U, n] of linearised scores [R, n]: seeds of one checkpoint, or checkpoints of several.
 
-    A checkpoint counts with the mean of its seeds: that mean varies with pretraining and with fine-tuning.
+    A checkpoint counts with the mean of its seeds: that mean varies with pretraining and with fine-tuning. A
+    baseline has no checkpoint.
     """
-    return scores if checkpoints == 1 else scores.reshape(checkpoints, -1, scores.shape[1]).mean(1)
+    return scores if checkpoints <= 1 else scores.reshape(checkpoints, -1, scores.shape[1]).mean(1)
 
 
 def summarize(

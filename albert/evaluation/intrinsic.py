@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from albert.batching import InstanceStream
 from albert.checkpoints import PADDING_OF_TABLES, load_pretrained
-from albert.evaluation.held_out import BATCH_TOKENS, scores_of, sums_of
+from albert.evaluation.held_out import BATCH_TOKENS, outcomes_of, scores_of, sums_of
 from albert.evaluation.records import Intrinsic
 from albert.model import Batch, Encoder, PretrainingModel, pack
 from albert.runtime import default_device
@@ -50,13 +50,20 @@ def measure_intrinsic(
     model, tokenizer = load_pretrained(checkpoint)
     model.to(default_device()).eval()
     figures: dict[str, float] = {}
+    outcomes = None
     for name, held_out in (("domain", domain), ("general", general)):
-        if held_out and (scores := _held_out(model, held_out)):
+        if held_out and (measured := _held_out(model, held_out)):
+            scores, outcomes = scores_of(*measured), outcomes_of(*measured) if name == "general" else None
             figures |= {f"{name}_{one}": scores[one] for one in ("mlm_loss", "mlm_accuracy")}
             if "sop_accuracy" in scores:
                 figures.setdefault("sop_accuracy", scores["sop_accuracy"])
     right, words = _cloze(model, tokenizer, cloze)
-    return Intrinsic(**figures, cloze_accuracy=right / words if words else None, cloze_words=words)
+    return Intrinsic(
+        **figures,
+        general_outcomes=outcomes,
+        cloze_accuracy=right / words if words else None,
+        cloze_words=words,
+    )
 
 
 def measure_mlm_losses(checkpoint: Path, shards: Sequence[Path]) -> list[float | None]:
@@ -66,11 +73,13 @@ def measure_mlm_losses(checkpoint: Path, shards: Sequence[Path]) -> list[float |
     model, _ = load_pretrained(checkpoint)
     model.to(default_device()).eval()
     measured = [_held_out(model, HeldOut((shard,), 1.0)) for shard in shards]
-    return [one["mlm_loss"] if one else None for one in measured]
+    return [scores_of(*one)["mlm_loss"] if one else None for one in measured]
 
 
-def _held_out(model: PretrainingModel, held_out: HeldOut) -> dict[str, float] | None:
-    """Measure held-out documents; None if there are none, or if the model cannot read them."""
+def _held_out(model: PretrainingModel, held_out: HeldOut) -> tuple[np.ndarray, np.ndarray] | None:
+    """The sums [R, 6] and the documents [R] of held-out instances; None if there are none, or if the model
+    cannot read them.
+    """
     stream = InstanceStream(held_out.shards, batch_tokens=BATCH_TOKENS, held_out_share=held_out.share)
     config, info = model.config, stream.info
     has_vocabulary = 0 <= config.vocab_size - info.vocab_size < PADDING_OF_TABLES
@@ -78,7 +87,7 @@ def _held_out(model: PretrainingModel, held_out: HeldOut) -> dict[str, float] | 
     drawn = stream.held_out(HELD_OUT_TOKENS) if can_read else None
     if drawn is None:
         return None
-    return scores_of(sums_of(model, stream, drawn).cpu().numpy(), drawn.doc_keys)
+    return sums_of(model, stream, drawn).cpu().numpy(), drawn.doc_keys
 
 
 @torch.no_grad()

@@ -125,6 +125,7 @@ class Intrinsic:
     domain_mlm_accuracy: float | None = None
     general_mlm_loss: float | None = None
     general_mlm_accuracy: float | None = None
+    general_outcomes: str | None = None  # of its masked tokens: see albert.evaluation.held_out.outcomes_of
     sop_accuracy: float | None = None  # on held-out documents with an order
     cloze_accuracy: float | None = None  # share of domain words of which every token is predicted
     cloze_words: int = 0  # occurrences predicted
@@ -164,6 +165,7 @@ class ModelResult:
     cost: Cost | None = None  # of the first checkpoint, as what follows
     intrinsic: Intrinsic | None = None
     drift: float | None = None  # general MLM accuracy minus that of the first model
+    drift_half_width: float | None = None  # of its 95% interval, over documents
     contamination: tuple[Contamination, ...] = ()
     pretraining: tuple[Mapping[str, float], ...] = ()  # history of the run that made it, if known
 

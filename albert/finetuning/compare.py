@@ -26,6 +26,7 @@ from albert.evaluation import (
     SliceScore,
     Summary,
     SweepPoint,
+    accuracy_change,
     calibration,
     chance_of,
     judge,
@@ -159,7 +160,7 @@ def compare_models(
         groups=reported.groups,
         obstacle=_obstacle(reported),
         seeds=tuple(dict.fromkeys(run.result.seed for run in models[0].runs)),
-        models=tuple(replace(result, drift=_drift(result, results[0])) for result in results),
+        models=tuple(_with_drift(result, results[0]) for result in results),
         primary=first.settings.primary_model(),
         changes=tuple(_changes(models[0], one, reported) for one in models[1:]),
         baselines=tuple(
@@ -195,9 +196,12 @@ def _obstacle(split: Split) -> str | None:
     return f"all examples have the label {labels.pop()}" if len(labels) == 1 else None
 
 
-def _drift(result: ModelResult, first: ModelResult) -> float | None:
-    now, before = (one.intrinsic.general_mlm_accuracy if one.intrinsic else None for one in (result, first))
-    return None if now is None or before is None else now - before
+def _with_drift(result: ModelResult, first: ModelResult) -> ModelResult:
+    before, now = (one.intrinsic.general_outcomes if one.intrinsic else None for one in (first, result))
+    if before is None or now is None:
+        return result
+    drift = accuracy_change(before, now)
+    return replace(result, drift=drift.mean, drift_half_width=drift.half_width)
 
 
 def _result(model: ModelRuns, data: TaskData, split: str, slices: Sequence[_Slice]) -> ModelResult:

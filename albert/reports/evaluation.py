@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from albert.evaluation import Comparison, Contamination, Difference, Intrinsic, ModelResult, metric_name
+from albert.evaluation import (
+    Comparison,
+    Contamination,
+    Difference,
+    Intrinsic,
+    ModelResult,
+    metric_name,
+    over_baseline,
+)
 from albert.reports.evaluation_details import evaluation_details
 from albert.reports.evaluation_plots import evaluation_plots
 from albert.reports.sections import (
@@ -19,6 +27,7 @@ from albert.reports.sections import (
     decimal,
     gain,
     number,
+    plus_minus,
     points,
     size,
     spread,
@@ -153,18 +162,22 @@ def evaluation_warnings(evaluations: Sequence[Comparison]) -> tuple[str, ...]:
 
 
 def _baseline_warnings(evaluations: Sequence[Comparison]) -> list[str]:
-    """A line for each baseline that some models score less than."""
-    lines = []
+    """Lines for each baseline that some models score less than, or not clearly more."""
+    lines: list[str] = []
     for comparison in evaluations:
-        metric, models = comparison.metric, comparison.models
+        where = f"a baseline in {metric_name(comparison.metric)} on {comparison.task} {comparison.split}"
         for one in comparison.baselines:
-            mean = one.reported[metric].mean
-            if below := [model.name for model in models if model.reported[metric].mean < mean]:
-                where = f"{metric_name(metric)} on {comparison.task} {comparison.split}"
-                names = _few(below, models)
-                lines.append(
-                    f"Below a baseline in {where}: {names}. The baseline, {one.name}, has {points(mean)}."
-                )
+            named: dict[str, list[str]] = {"Below": [], "Not clearly above": [], "Above": []}
+            for gained in over_baseline(comparison, one):
+                is_clear = gained.half_width is not None and abs(gained.mean) > gained.half_width
+                what = "Not clearly above" if not is_clear else "Below" if gained.mean < 0 else "Above"
+                named[what].append(f"{gained.model} ({gain(gained)})")
+            has = points(one.reported[comparison.metric].mean)
+            lines.extend(
+                f"{what} {where}: {_few(names, comparison.models)}. The baseline, {one.name}, has {has}."
+                for what, names in named.items()
+                if names and what != "Above"
+            )
     return lines
 
 
@@ -193,7 +206,9 @@ def intrinsic_table(comparison: Comparison) -> Table:
                 "Language model": model.label,
                 "domain MLM": points(measured.domain_mlm_accuracy),
                 "general MLM": points(measured.general_mlm_accuracy),
-                "drift": MISSING if model is comparison.models[0] else change(model.drift),
+                "drift": MISSING
+                if model is comparison.models[0]
+                else plus_minus(change(model.drift), model.drift_half_width),
                 "sentence order": points(measured.sop_accuracy),
                 "domain words": points(measured.cloze_accuracy),
             }

@@ -28,7 +28,9 @@ def _of_evaluation(comparison: Comparison, drift: str) -> str:
     assert difference is not None
     named = f", {model.name} against {difference.baseline}" if len(comparison.models) > 2 else ""
     if model.drift is not None:
-        drift = f"; general drift {change(model.drift)}"
+        half = model.drift_half_width
+        ends = None if half is None else (model.drift - half, model.drift + half)
+        drift = f"; general drift {change(model.drift)}{_doubt(Measured(model.drift, ends), change)}"
     unread = ""
     if difference.left_out:
         n = counted(comparison.examples[comparison.split], "example")

@@ -32,13 +32,23 @@ select doc_id, chars, first_version = $version as added from documents
 where corpus = $corpus and dropped_reason is null
 qualify row_number() over (partition by added order by doc_id) <= $most
 """
-# Two samples of n and m documents of one distribution of lengths differ in a bar of share p by about
-# sqrt(2 / pi * p * (1 - p) * (1 / n + 1 / m)), the mean of a half-normal distribution: chance alone brings it
+# What chance alone brings is subtracted, with n added and m older documents. If the n were drawn from all, a
+# word of f documents would stand in no other with probability C(n, f) / C(n + m, f) (Hurlbert 1971). Two
+# samples of one distribution of lengths differ in a bar of share p by about
+# sqrt(2 / pi * p * (1 - p) * (1 / n + 1 / m)), the mean of a half-normal distribution
 _MEASURED = """
-with words as (
-    select unnest(flatten(words)) as word, added from document_texts join sides using (doc_id)
+with sizes as (select count(*) filter (added) as n, count(*) filter (not added) as m from sides),
+occurrences as (
+    select unnest(flatten(words)) as word, doc_id, added from document_texts join sides using (doc_id)
     where corpus = $corpus),
-known as (select distinct word from words where not added),
+words as (
+    select count(*) as times, count(*) filter (added) as times_added, count(distinct doc_id) as f
+    from occurrences group by word),
+new_words as (
+    select sum(times) filter (times = times_added) / sum(times_added) as share,
+        sum(times * exp(lgamma(n + 1) - lgamma(n - f + 1) - lgamma(n + m + 1) + lgamma(n + m - f + 1)))
+            filter (f <= n) / sum(times) * (n + m) / n as by_chance
+    from words, sizes group by n, m),
 tokens as (
     select added, sum(len(list_filter(input_ids, lambda id: id not in ($cls, $sep)))) as tokens,
         sum(len(list_filter(input_ids, lambda id: id = $unknown))) as unknown
@@ -47,12 +57,11 @@ bars as (
     select floor(log2(chars + 1)) as bar, count(*) filter (added) as added,
         count(*) filter (not added) as older
     from sides group by bar),
-sizes as (select sum(added) as n, sum(older) as m from bars),
 shares as (
     select added / n - older / m as difference, (added + older) / (n + m) as p, 1 / n + 1 / m as spread
     from bars, sizes)
 select
-    (select coalesce(avg((word not in (from known))::integer), 0) from words where added),
+    (select greatest(0, coalesce(max(share - by_chance), 0)) from new_words),
     (select greatest(0, coalesce(max(unknown / tokens) filter (added), 0)
         - coalesce(max(unknown / tokens) filter (not added), 0)) from tokens),
     (select greatest(0, sum(abs(difference) - sqrt(2 / pi() * p * (1 - p) * spread)) / 2) from shares)
@@ -61,11 +70,9 @@ select
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Three shares in [0, 1], and a model's loss. Of documents like the older ones all but `new_words` are
-    near 0: some words are new in any text, the more the fewer older documents there are.
-    """
+    """Three shares in [0, 1], near 0 for documents like the older ones, and a model's loss."""
 
-    new_words: float  # share of the words in added documents that no older document has
+    new_words: float  # share of the words in added documents that no older one has, beyond what chance brings
     unknown: float  # increase of the share of [UNK]; 0 for a decrease
     lengths: float  # distance between the distributions of lengths beyond what chance brings
     added: int  # documents sampled

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from albert.batching import InstanceStream, is_held_out
-from albert.evaluation import changes_of, scores_of, seen_share, sums_of
+from albert.evaluation import accuracy_change, changes_of, outcomes_of, scores_of, seen_share, sums_of
 from albert.evaluation.held_out import flip_segments
 from albert.model import IGNORED
 from benchmarks.coverage import coverage, held_out_change, simulate
@@ -85,6 +85,18 @@ def test_intervals_cover_the_mean_over_documents_that_differ():
     alone = scores_of(sums, np.zeros(300))
     assert alone["documents"] == 1 and not {"mlm_loss_low", "sop_accuracy"} & alone.keys()
     assert changes_of(sums, sums, documents) == {"mlm_loss_change": 0, "mlm_accuracy_change": 0}
+
+
+def test_outcomes_kept_as_text_give_the_interval_of_the_sums():
+    rng = np.random.default_rng(0)
+    documents, before = np.repeat(rng.integers(2**62, size=9), 7), np.zeros((63, 6))
+    before[3:, 2] = rng.integers(5, 20, 60)  # three instances without a mask
+    after = before.copy()
+    before[:, 1], after[:, 1] = rng.binomial(before[:, 2].astype(int), 0.4), rng.integers(0, before[:, 2] + 1)
+    changes = changes_of(before, after, documents)
+    change = accuracy_change(outcomes_of(before, documents), outcomes_of(after, documents))
+    ends = (change.mean, change.mean - change.half_width, change.mean + change.half_width)
+    assert ends == pytest.approx([changes[f"mlm_accuracy_change{end}"] for end in ("", "_low", "_high")])
 
 
 @pytest.mark.parametrize("D", [2, 3, 8, 60])

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from albert.batching import InstanceStream, is_held_out
 from albert.checkpoints import PADDING_OF_TABLES, save_pretrained
-from albert.evaluation import Cloze, HeldOut, measure_intrinsic
+from albert.evaluation import Cloze, HeldOut, measure_intrinsic, unpack
 from albert.evaluation.held_out import flip_segments
 from albert.evaluation.intrinsic import HELD_OUT_TOKENS
 from albert.finetuning import measure_cost
@@ -91,6 +91,8 @@ def test_figures_are_of_every_masked_token_of_the_held_out_documents_alone(corpu
     assert measure_intrinsic(tmp_path / "m", domain=None, general=corpus).sop_accuracy == found.sop_accuracy
     other = measure_intrinsic(tmp_path / "m", domain=replace(corpus, share=0.9), general=corpus)
     assert other.domain_mlm_loss != found.domain_mlm_loss == other.general_mlm_loss
+    predicted, masked, _ = unpack(other.general_outcomes)[0].sum(0)
+    assert (predicted, masked) == (torch.cat(right).sum(), len(torch.cat(right)))
 
 
 def test_a_corpus_that_a_model_cannot_read_is_not_asked_about(corpus, tokenizer, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from albert.evaluation import Intrinsic
+from albert.evaluation import Intrinsic, pack
 from albert.finetuning import (
     FineTuneOptimizer,
     ModelRuns,
@@ -67,10 +67,11 @@ def seed_runs(candidate, said, seconds=1.0):
 @pytest.fixture(scope="module")
 def compared(task):
     data, candidates = task
-    accuracies = (0.40, 0.37, None)
+    predicted = ((4, 4, 5), (4, 3, 3))  # of ten masked tokens in each document
+    known = (pack(np.array([[(n, 10.0, at) for at, n in enumerate(each)]])) for each in predicted)
     models = [
-        runs_of(candidate, said, intrinsic=known and Intrinsic(general_mlm_accuracy=known))
-        for candidate, said, known in zip(candidates, (NONE, ONE, TWO), accuracies, strict=True)
+        runs_of(candidate, said, intrinsic=Intrinsic(general_outcomes=outcomes))
+        for candidate, said, outcomes in zip(candidates, (NONE, ONE, TWO), (*known, None), strict=True)
     ]
     return compare_models(data, models, domain_words=("龙井", "茶香"), stepwise=True)
 
@@ -121,7 +122,8 @@ def test_calibration_is_that_of_every_seed(compared):
 
 def test_drift_is_what_a_model_knows_less_of_general_text(compared):
     first, second, third = compared.models
-    assert first.drift == 0 and second.drift == pytest.approx(-0.03) and third.drift is None
+    assert first.drift == 0 and second.drift == pytest.approx(-0.1) and third.drift is None
+    assert second.drift_half_width == pytest.approx(4.303 * 0.1 / 3**0.5, rel=1e-3)  # 0, -0.1 and -0.2
 
 
 @pytest.mark.parametrize("seconds, seeds", [(59.0, 10), (61.0, 5)])

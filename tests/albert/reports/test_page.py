@@ -134,7 +134,10 @@ def test_a_single_seed_has_no_interval():
 
 
 def test_the_verdict_says_what_was_forgotten(tmp_path):
-    for better, drift in ((BETTER, "−0.2"), (model("b", [0.8, 0.81, 0.82]), "−2.0")):  # which is unmeasured
+    doubtful = model("b", [0.8, 0.81, 0.82], drift=-0.002, drift_half_width=0.003)
+    unmeasured = model("b", [0.8, 0.81, 0.82])
+    doubt = "−0.2 (no clear change: −0.5 to +0.1)"
+    for better, drift in ((BETTER, "−0.2"), (doubtful, doubt), (unmeasured, "−2.0")):
         report = report_of(comparison(BASE, better), pretraining=pretraining(tmp_path, "general"))
         assert report.verdict.endswith(f"over 3 seeds; general drift {drift}.")
 
