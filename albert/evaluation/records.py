@@ -37,7 +37,7 @@ class SeedResult:
     learning_rate: float
     best_epoch: int = 0  # counted from 1; 0 without training
     restarts: int = 0  # starts abandoned because they did not leave chance level
-    left_chance: bool = True  # whether the reported start did
+    left_chance: bool = True  # whether the reported start did, on test if there is one
     dev: Mapping[str, float]  # by metric, the main one first
     test: Mapping[str, float] | None = None
     curve: tuple[EpochRecord, ...] = ()

@@ -131,8 +131,9 @@ def _seeds(comparison: Comparison) -> Section:
             "learning rate": f"{seed.learning_rate:.2g}" if seed.best_epoch else MISSING,
             "best epoch": number(seed.best_epoch or None),
             "restarts": str(seed.restarts),
-            "dev": points(seed.dev[metric]) + ("" if seed.left_chance else " (at chance level)"),
+            "dev": points(seed.dev[metric]),
             "test": points(seed.test[metric] if seed.test else None),
+            "left chance": "yes" if seed.left_chance else "no",
             "seconds": number(seed.seconds),
             "examples/s": number(seed.examples_per_second or None),
         }
@@ -140,7 +141,7 @@ def _seeds(comparison: Comparison) -> Section:
         for at, seed in enumerate(model.seeds)
     ]
     caption = (
-        "The main metric in points. A start whose dev score is not two standard errors above dev's own "
-        "chance level is counted and repeated."
+        "The main metric in points. A run left chance level if its score is two standard errors above it, on "
+        "test if there is one. A start that does not on dev is counted and repeated."
     )
     return Section(title="Every seed", tables=(Table.of(caption, records),))

@@ -87,6 +87,13 @@ def test_shuffled_labels_score_at_chance_and_are_counted_as_stuck(split_files, m
     assert all(a.curve != b.curve for a, b in zip(model.seeds, first.seeds, strict=True))
 
 
+def test_whether_a_run_left_chance_level_is_judged_on_test(split_files, model_folder):
+    shuffle_labels(split_files["test"])
+    (model,) = fine_tune(quick(split_files, model_folder, epochs=6, seeds=(0,))).models
+    (seed,) = model.seeds
+    assert seed.dev["accuracy"] > 0.8 and seed.restarts == 0 and not seed.left_chance
+
+
 def test_test_is_scored_at_the_epoch_that_is_best_on_dev_and_training_ends_where_none_is_better(
     split_files, model_folder
 ):
