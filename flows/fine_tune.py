@@ -31,8 +31,10 @@ from flows.orchestration import (
     CorporaOptions,
     FineTuneOptions,
     FineTunePlan,
+    Reported,
     begin_progress,
     corpora_to_search,
+    describe_report,
     device_slot,
     domain_words,
     file_checksums,
@@ -48,28 +50,11 @@ from flows.orchestration import (
 train = step("fine-tune-model")
 measure = step("measure-model")
 report = step("report")
-
-
-@dataclass(frozen=True, slots=True)
-class FineTuneOutcome:
-    """A comparison with its settings, and where its report is."""
-
-    result: Comparison
-    settings: FineTuneSettings
-    page: Path
-    kept: tuple[str, ...] = ()  # a line for each model that was kept
-
-
-def describe(outcome: FineTuneOutcome) -> str:
-    """What a person wants to know of the result."""
-    result = outcome.result
-    lines = [reports.scores_table(result).to_markdown(), reports.protocol(result)]
-    lines += [one.describe() for one in result.overlaps]
-    return "\n".join([*lines, *outcome.kept, f"report {outcome.page}"])
+describe = describe_report
 
 
 @job(describe, run_name="fine-tune on {task}")
-def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> FineTuneOutcome:
+def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> Reported:
     """Fine-tune every model with every seed, score them, and leave a report."""
     place = Workspace(Path(options.workspace))
     run = options.run or run_name(plan.settings, options.corpora)
@@ -77,8 +62,7 @@ def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> FineTuneOutcome:
     with device_slot(place):
         result = compare(plan, place, options.corpora, workers=options.running.workers, keep=keep)
     settings = replace(plan.settings, seeds=result.seeds)
-    page = report(run, lambda: _report(place, run, settings, result))
-    return FineTuneOutcome(result, settings, page, tuple(keep.lines) if keep else ())
+    return report(run, lambda: _report(place, run, settings, result, keep.lines if keep else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +227,9 @@ def _checkpoint_names(model: ModelResult) -> list[str]:
     ]
 
 
-def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: Comparison) -> Path:
+def _report(
+    workspace: Workspace, run: str, settings: FineTuneSettings, result: Comparison, kept: Sequence[str]
+) -> Reported:
     record(workspace, run, result)
     content = reports.build_report(
         title=f"Fine-tuning on {result.task}",
@@ -252,7 +238,7 @@ def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: 
         settings={"fine-tuning": settings},
         checksums=file_checksums(*settings.split_paths.values()),
     )
-    return publish_report(content, workspace.report(run))
+    return publish_report(content, workspace.report(run), kept)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,9 @@ from flows.orchestration import (
     ExperimentOptions,
     FieldOptions,
     FineTuneOptions,
+    Reported,
     TextOptions,
+    describe_report,
     device_slot,
     file_checksums,
     gather_facts,
@@ -52,16 +54,7 @@ MOST_DEV, MOST_TEST = 500, 3000  # examples; dev is scored after every epoch
 T = TypeVar("T")
 average_checkpoints = step("average-checkpoints")
 report = step("report")
-
-
-@dataclass(frozen=True, slots=True)
-class ExperimentOutcome:
-    """What was compared, the verdicts, what was left out for lack of time, and where the report is."""
-
-    comparisons: tuple[Comparison, ...]
-    verdict: str
-    left_out: tuple[str, ...]
-    page: Path
+describe = describe_report
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +94,8 @@ class Deadline:
         return result
 
 
-def describe(outcome: ExperimentOutcome) -> str:
-    """What a person wants to know of the result."""
-    tables = [
-        f"{one.task}\n\n{reports.scores_table(one).to_markdown()}\n{reports.protocol(one)}\n"
-        for one in outcome.comparisons
-    ]
-    return "\n".join([*tables, outcome.verdict, *outcome.left_out, f"report {outcome.page.resolve()}"])
-
-
 @job(describe, run_name="experiment from {init}")
-def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> ExperimentOutcome:
+def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> Reported:
     """Make the corpora, pretrain the arms under every seed, judge them on both tasks, report."""
     begun, seconds = monotonic(), inf if options.minutes is None else 60 * options.minutes
     pretraining, judging = Deadline(begun + seconds / 2), Deadline(begun + seconds)
@@ -125,8 +109,7 @@ def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> Experi
     arms = [arm_of(name, of_name, [name]) for name, *of_name in zip(names, *runs, strict=True)]
     comparisons = judge_all(arms, options, judging) if runs else []
     left_out = [f"Left out for lack of time: {what}." for what in pretraining.left_out + judging.left_out]
-    verdict, page = report("experiment", lambda: _report(options, runs, comparisons, left_out))
-    return ExperimentOutcome(tuple(comparisons), verdict, tuple(left_out), page)
+    return report("experiment", lambda: _report(options, runs, comparisons, left_out))
 
 
 def make_corpora(options: ExperimentOptions) -> None:
@@ -274,7 +257,7 @@ def _report(
     runs: Sequence[Sequence[PretrainResult]],
     comparisons: Sequence[Comparison],
     left_out: Sequence[str],
-) -> tuple[str, Path]:
+) -> Reported:
     place, fields = Workspace(Path(options.workspace)), (options.first, options.second)
     first_runs = runs[0] if runs else []
     contrasts = {
@@ -294,7 +277,7 @@ def _report(
         },
     )
     content = replace(content, warnings=(*left_out, *content.warnings))
-    return content.verdict, publish_report(content, place.report("experiment"))
+    return publish_report(content, place.report("experiment"))
 
 
 if __name__ == "__main__":
