@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic_core import to_jsonable_python
 
 from albert import finetuning, reports
-from albert.evaluation import Comparison, ModelResult
+from albert.evaluation import Comparison, ModelResult, judge
 from albert.finetuning import (
     MANY_SEEDS,
     FineTuneSettings,
@@ -70,10 +70,8 @@ class ModelFacts:
     """What a caller knows of a model beside its checkpoint."""
 
     corpora: Corpora = ()  # it was pretrained on, to be searched for texts of dev and test
-    note: str | None = None
     # whether they hold, in other documents, the texts that the corpus of the field holds out
     has_read_held_out: bool = False
-    pretraining: tuple[dict[str, float], ...] = ()
 
 
 def compare(
@@ -94,20 +92,16 @@ def compare(
         models, baselines = finetuning.train_models(settings, plan.data, cache.train)
         if keep is not None:
             keep.choose(models, cache.train_again)
+    words = domain_words(workspace, corpora.domain) if corpora.domain else ()
+    result = finetuning.compare_models(plan.data, models, baselines, domain_words=words)
     measured = []
-    for one, of_model in zip(models, facts, strict=True):
+    for model, runs, known in zip(result.models, models, facts, strict=True):
+        candidate = runs.candidates[0]
         # not on a corpus whose held-out texts it was trained on
-        reference = replace(corpora, domain=None) if of_model.has_read_held_out else corpora
-        work = partial(measure_model, one, workspace, reference, of_model.corpora)
-        found = measure(one.candidates[0].name, work)
-        measured.append(replace(found, note=of_model.note, pretraining=of_model.pretraining))
-    return finetuning.compare_models(
-        plan.data,
-        measured,
-        baselines,
-        domain_words=domain_words(workspace, corpora.domain) if corpora.domain else (),
-        stepwise=stepwise,
-    )
+        reference = replace(corpora, domain=None) if known.has_read_held_out else corpora
+        work = partial(measure_model, model, candidate, workspace, reference, known.corpora)
+        measured.append(measure(candidate.name, work))
+    return judge(replace(result, models=tuple(measured)), stepwise=stepwise)
 
 
 def default_facts(

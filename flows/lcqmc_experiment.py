@@ -12,7 +12,7 @@ from math import inf, isfinite
 from pathlib import Path
 from random import Random
 from time import monotonic
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from albert import reports
 from albert.checkpoints import average, find_source
@@ -64,15 +64,13 @@ class Arm:
     name: str
     checkpoints: tuple[Path | str, ...]
     facts: ModelFacts = ModelFacts()
+    history: tuple[dict[str, float], ...] = ()  # of its first pretraining run
+    note: str | None = None  # shown beside its name
 
     @property
     def model(self) -> str:
         """The arm as fine-tune takes a model."""
         return f"{self.name}={','.join(map(str, self.checkpoints))}"
-
-    def noted(self, note: str) -> Self:
-        """The arm with a note that tables show beside its name."""
-        return replace(self, facts=replace(self.facts, note=note))
 
 
 @dataclass(slots=True)
@@ -173,8 +171,8 @@ def arm_of(
         for one in (runs[0].history if runs else ())
     )
     read = tuple((corpus, None) for corpus in dict.fromkeys((*corpora, GENERAL)))
-    facts = ModelFacts(read, has_read_held_out=has_read_held_out, pretraining=history)
-    return Arm(name, tuple(run.checkpoint for run in runs), facts)
+    facts = ModelFacts(read, has_read_held_out=has_read_held_out)
+    return Arm(name, tuple(run.checkpoint for run in runs), facts, history)
 
 
 def judge_all(arms: Sequence[Arm], options: ExperimentOptions, deadline: Deadline) -> list[Comparison]:
@@ -186,7 +184,12 @@ def judge_all(arms: Sequence[Arm], options: ExperimentOptions, deadline: Deadlin
     for labels in options.labels:
         for one, matched, mismatched in pairs:
             # compared with the first and the one before: matched - mismatched, matched - general
-            compared = [mismatched.noted("mismatched"), base, general, matched.noted("matched")]
+            compared = [
+                replace(mismatched, note="mismatched"),
+                base,
+                general,
+                replace(matched, note="matched"),
+            ]
             work = partial(judge, one, labels, compared, options)
             found.append(deadline.run(f"{one.task} with {labels:,} labels", work))
     for one, matched, _ in pairs:
@@ -246,7 +249,9 @@ def judge(
         result = compare(plan, place, corpora, facts, workers=options.workers, stepwise=not is_extra)
     record(place, f"experiment-{one.name}-{labels}{'-more' if is_extra else ''}", result)
     learnt = min(labels, result.examples["train"])  # a small task has fewer
-    result = replace(result, task=f"{result.task} with {learnt:,} labels")
+    pairs = zip(result.models, arms, strict=True)
+    models = tuple(replace(model, note=arm.note, pretraining=arm.history) for model, arm in pairs)
+    result = replace(result, task=f"{result.task} with {learnt:,} labels", models=models)
     if labels == options.labels[0] and not is_extra:
         return result
     return judge_again(replace(result, primary=None), stepwise=not is_extra)

@@ -28,7 +28,9 @@ from albert.evaluation.records import Comparison, Difference, ModelResult
 
 
 def judge(comparison: Comparison, *, stepwise: bool) -> Comparison:
-    """The comparison with the differences to the first model and, if `stepwise`, to the model before."""
+    """The comparison with the differences to the first model and, if `stepwise`, to the model before; also
+    with every model's drift.
+    """
     first, *others = comparison.models
     outcomes = {model.name: unpack(model.outcomes) for model in comparison.models}
     pairs = [(first, other) for other in others]
@@ -43,9 +45,15 @@ def judge(comparison: Comparison, *, stepwise: bool) -> Comparison:
         found[key] = replace(found[key], adjusted_p=p_value)
     return replace(
         comparison,
+        models=tuple(replace(model, drift=_drift(model, first)) for model in comparison.models),
         differences=tuple(found[a.name, b.name] for a, b in pairs),
         steps=tuple(found[a.name, b.name] for a, b in steps),
     )
+
+
+def _drift(model: ModelResult, first: ModelResult) -> float | None:
+    now, before = (one.intrinsic.general_mlm_accuracy if one.intrinsic else None for one in (model, first))
+    return None if now is None or before is None else now - before
 
 
 def _difference(

@@ -145,14 +145,18 @@ def model(name: str, accuracies: list[float], **changes: object) -> records.Mode
             latency=(records.Latency(1, 3.2, 4.1, 50), records.Latency(32, 88.0, 95.5, 20)),
             device="CPU, 2 threads",
         ),
-        "intrinsic": records.Intrinsic(domain_mlm_accuracy=0.5, general_mlm_accuracy=0.4, cloze_accuracy=0.3),
+        "intrinsic": records.Intrinsic(domain_mlm_accuracy=0.5, cloze_accuracy=0.3),
         "pretraining": tuple(history("general")),
     }  # fmt: skip
     return records.ModelResult(**{**figures, **changes})
 
 
-BASE = model("base", [0.70, 0.71, 0.72])
-BETTER = model("继续", [0.80, 0.81, 0.815], drift=-0.002)
+BEFORE, AFTER = (
+    records.Intrinsic(domain_mlm_accuracy=0.5, general_mlm_accuracy=accuracy, cloze_accuracy=0.3)
+    for accuracy in (0.4, 0.398)
+)
+BASE = model("base", [0.70, 0.71, 0.72], intrinsic=BEFORE)
+BETTER = model("继续", [0.80, 0.81, 0.815], intrinsic=AFTER)
 
 
 def comparison(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from albert.evaluation import linearised, number_statistics, pack, unpack
+from albert.evaluation import Intrinsic, linearised, number_statistics, pack, unpack
 from albert.reports import protocol
 from tests.albert.report_samples import (
     BASE,
@@ -86,6 +86,15 @@ def test_a_change_is_of_the_examples_that_neither_model_alone_has_read(read, exp
     both = comparison(replace(BASE, contamination=(leak,)), newer)
     assert verdict(both) == verdict(comparison(BASE, BETTER))
     assert ("may have read all but 10 examples" in verdict(found)) == (len(read) == 190)
+
+
+def test_drift_is_what_a_model_knows_less_of_general_text():
+    knows = (
+        model("some", [0.8], intrinsic=Intrinsic(general_mlm_accuracy=0.37)),
+        model("no", [0.8], intrinsic=None),
+    )
+    first, second, third = comparison(BASE, *knows).models
+    assert first.drift == 0 and second.drift == pytest.approx(-0.03) and third.drift is None
 
 
 def test_spearmans_ranks_are_among_the_examples_that_are_left():
