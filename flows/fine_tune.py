@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic_core import to_jsonable_python
 
 from albert import finetuning, reports
-from albert.evaluation import Comparison, ModelResult, judge
+from albert.evaluation import Comparison, judge
 from albert.finetuning import (
     MANY_SEEDS,
     FineTuneSettings,
@@ -60,7 +60,8 @@ def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> Reported:
     run = options.run or run_name(plan.settings, options.corpora)
     keep = None if options.keep == "none" else KeptModels(place.model(run), options.keep == "all")
     with device_slot(place):
-        result = compare(plan, place, options.corpora, workers=options.running.workers, keep=keep)
+        measured = compare(plan, place, options.corpora, workers=options.running.workers, keep=keep)
+    result = judge(measured, stepwise=False)
     settings = replace(plan.settings, seeds=result.seeds)
     return report(run, lambda: _report(place, run, settings, result, keep.lines if keep else ()))
 
@@ -81,10 +82,9 @@ def compare(
     facts: Sequence[ModelFacts] | None = None,
     *,
     workers: int | None = None,
-    stepwise: bool = False,
     keep: KeptModels | None = None,
 ) -> Comparison:
-    """Train each model with each seed and compare them; earlier runs of the same come from the workspace."""
+    """Train each model with each seed and measure it; earlier runs of the same come from the workspace."""
     settings = plan.settings
     facts = facts or default_facts(workspace, settings, corpora)
     with _open_pool(workers, settings) as pool:
@@ -101,7 +101,7 @@ def compare(
         reference = replace(corpora, domain=None) if known.has_read_held_out else corpora
         work = partial(measure_model, model, candidate, workspace, reference, known.corpora)
         measured.append(measure(candidate.name, work))
-    return judge(replace(result, models=tuple(measured)), stepwise=stepwise)
+    return replace(result, models=tuple(measured))
 
 
 def default_facts(
@@ -195,7 +195,7 @@ def record(workspace: Workspace, run: str, result: Comparison) -> None:
     rows = [
         {
             "task": result.task,
-            "model": checkpoint,
+            "model": f"{model.name} {number}" if number else model.name,
             "seed": one.seed,
             "learning_rate": one.learning_rate,
             "best_epoch": one.best_epoch,
@@ -205,20 +205,11 @@ def record(workspace: Workspace, run: str, result: Comparison) -> None:
             "seconds": one.seconds,
         }
         for model in result.models
-        for checkpoint, one in zip(_checkpoint_names(model), model.seeds, strict=True)
+        for number, one in model.numbered_runs
         for split, scores in (("dev", one.dev), ("test", one.test))
         for metric, value in (scores or {}).items()
     ]
     record_evaluations(workspace, run, rows)
-
-
-def _checkpoint_names(model: ModelResult) -> list[str]:
-    """A name for the checkpoint of each fine-tuning run: the model's, with a number where it has several."""
-    count = len(model.checkpoints)
-    each = len(model.seeds) // count
-    return [
-        model.name if count == 1 else f"{model.name} {n}" for n in range(1, count + 1) for _ in range(each)
-    ]
 
 
 def _report(

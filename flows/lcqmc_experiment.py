@@ -8,7 +8,7 @@ control. What an earlier run made is used again; what does not fit into the time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -17,7 +17,7 @@ from typing import TypeVar
 from albert import reports
 from albert.checkpoints import average, find_source
 from albert.evaluation import Comparison
-from albert.evaluation import judge as judge_again
+from albert.evaluation import judge as judge_models
 from albert.pretraining import PretrainResult, RunningOptions, list_checkpoints, read_settings
 from albert.tasks import read_lines, suffix_of
 from data.files import write_text
@@ -166,10 +166,7 @@ def arm_of(
     name: str, runs: Sequence[PretrainResult], corpora: Sequence[str], *, has_read_held_out: bool = False
 ) -> Arm:
     """The arm of runs that have read some corpora, and the general one."""
-    history = tuple(  # under a rate too large a loss may be infinite
-        {key: value for key, value in one.items() if isinstance(value, int | float) and isfinite(value)}
-        for one in (runs[0].history if runs else ())
-    )
+    history = tuple(runs[0].finite_history) if runs else ()
     read = tuple((corpus, None) for corpus in dict.fromkeys((*corpora, GENERAL)))
     facts = ModelFacts(read, has_read_held_out=has_read_held_out)
     return Arm(name, tuple(run.checkpoint for run in runs), facts, history)
@@ -246,15 +243,14 @@ def judge(
     )
     corpora, facts = CorporaOptions(domain=one.name, general=GENERAL), [arm.facts for arm in arms]
     with device_slot(place):
-        result = compare(plan, place, corpora, facts, workers=options.workers, stepwise=not is_extra)
+        result = compare(plan, place, corpora, facts, workers=options.workers)
     record(place, f"experiment-{one.name}-{labels}{'-more' if is_extra else ''}", result)
     learnt = min(labels, result.examples["train"])  # a small task has fewer
     pairs = zip(result.models, arms, strict=True)
     models = tuple(replace(model, note=arm.note, pretraining=arm.history) for model, arm in pairs)
-    result = replace(result, task=f"{result.task} with {learnt:,} labels", models=models)
-    if labels == options.labels[0] and not is_extra:
-        return result
-    return judge_again(replace(result, primary=None), stepwise=not is_extra)
+    primary = result.primary if labels == options.labels[0] and not is_extra else None
+    result = replace(result, task=f"{result.task} with {learnt:,} labels", models=models, primary=primary)
+    return judge_models(result, stepwise=not is_extra)
 
 
 def _report(
