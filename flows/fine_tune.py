@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic_core import to_jsonable_python
 
 from albert import finetuning, reports
-from albert.evaluation import Comparison, judge
+from albert.evaluation import Comparison, judge, metric_name
 from albert.finetuning import (
     MANY_SEEDS,
     FineTuneSettings,
@@ -159,7 +159,7 @@ class _Cache:
             save_run(found, path)
         (metric, score), *_ = found.result.dev.items()
         say(
-            f"{run.candidate.name}, seed {run.seed} at {run.learning_rate:g}: dev {metric.replace('_', ' ')} "
+            f"{run.candidate.name}, seed {run.seed} at {run.learning_rate:g}: dev {metric_name(metric)} "
             f"{100 * score:.2f}, {'from an earlier run' if earlier else f'{found.result.seconds:,.0f} s'}"
         )
         return found
