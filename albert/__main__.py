@@ -29,6 +29,10 @@ checkpoint.command(
     "albert.checkpoints:push", help="Upload a checkpoint or fine-tuned model to Hugging Face's Hub."
 )
 
+report.command(
+    "albert.reports:compare_reports", "compare", help="Write one page and print tables that compare runs."
+)
+
 
 @checkpoint.command
 def inspect(source: str, /, *, probe: str | None = None) -> None:
@@ -134,21 +138,6 @@ def average(*folders: str, weight: float | None = None) -> None:
     *sources, target = folders or ("",)
     notices = average(sources, Path(target), weight=weight)
     print("\n".join([*notices, f"wrote {target}"]))
-
-
-@report.command
-def compare(*runs: Path, output: Path | None = None) -> None:
-    """Write one page and print tables that compare runs.
-
-    Args:
-        runs: Folders of reports, or their metrics.json.
-        output: Folder of the page; by default beside the first run's report.
-    """
-    from albert.reports import compare_reports
-
-    if not runs:
-        raise InputError("give the folders of the reports to compare")
-    print(f"page {compare_reports(runs, output)}")
 
 
 @report.command

@@ -1,7 +1,5 @@
 """continued-pretraining: a corpus and a checkpoint or random weights -> a better checkpoint and a report."""
 
-from pathlib import Path
-
 from prefect.states import Cancelled, State
 
 from albert import reports
@@ -9,6 +7,7 @@ from albert.pretraining import PretrainResult
 from flows.orchestration import (
     PretrainingOptions,
     PretrainingPlan,
+    Reported,
     device_slot,
     gather_facts,
     is_deployed,
@@ -28,17 +27,11 @@ report = step("report")
 
 def describe(result: PretrainResult) -> str:
     """What a person wants to know of the result."""
-
-    names = {"mlm_loss": "MLM loss", "mlm_accuracy": "accuracy", "sop_accuracy": "SOP accuracy"}
-    scores: dict[str, list[str]] = {}
-    for one in reports.held_out_figures(result.history):
-        shown = f"{names[one.metric]} {one.before.value:.3f} -> {one.after.value:.3f}"
-        scores.setdefault(f"on {one.corpus}: " if one.corpus else "", []).append(shown)
     lines = [
         f"{result.run_folder.name}: {result.status} after {result.steps:,} steps, {result.tokens:,} tokens, "
         f"{result.tokens_per_second:,.0f} tokens/s"
         + (f", resumed at {result.resumed_from:,}" if result.resumed_from else ""),
-        *(f"{where}held-out {', '.join(of_corpus)}" for where, of_corpus in scores.items()),
+        reports.held_out_table(result).to_markdown(),
         *([f"before training, {result.probe.describe()}"] if result.probe else []),
         *result.notices,
         f"checkpoint {result.checkpoint}"
@@ -62,7 +55,7 @@ def continued_pretraining(options: PretrainingOptions, plan: PretrainingPlan) ->
     return result
 
 
-def _report(plan: PretrainingPlan, result: PretrainResult) -> Path:
+def _report(plan: PretrainingPlan, result: PretrainResult) -> Reported:
     corpora = [plan.version.corpus, *(one.name for one in plan.settings.others)]
     content = reports.build_report(
         title=f"Continued pretraining: {plan.run}",

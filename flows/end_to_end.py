@@ -8,7 +8,7 @@ dev and test examples.
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from prefect.exceptions import CancelledRun
 
 from albert import reports
 from albert.checkpoints import find_source, names_checkpoint
-from albert.evaluation import Comparison
 from albert.pretraining import PretrainResult, read_settings
 from albert.tasks import load_task, read_split
 from data.cleaning import GuardRules, find_leak
@@ -27,12 +26,13 @@ from data.storage import is_remote
 from data.tokenization import TOKENIZER_CONFIG
 from data.workspace import Workspace
 from flows.continued_pretraining import continued_pretraining
-from flows.fine_tune import FineTuneOutcome, fine_tune
+from flows.fine_tune import fine_tune
 from flows.orchestration import (
     EndToEndOptions,
     ExperimentOptions,
+    Reported,
     TextOptions,
-    file_checksums,
+    describe_report,
     gather_facts,
     is_deployed,
     job,
@@ -49,38 +49,11 @@ from flows.train_tokenizer import train_tokenizer
 
 report = step("report")
 write_files = step("write-texts")
-
-
-@dataclass(frozen=True, slots=True)
-class EndToEndOutcome:
-    """Both pretrainings, the comparison and its verdict, and where the report is."""
-
-    base: PretrainResult | None
-    continued: PretrainResult
-    comparison: Comparison
-    verdict: str
-    page: Path
-    kept: tuple[str, ...] = ()  # a line for each fine-tuned model that was kept
-
-
-def describe(outcome: EndToEndOutcome) -> str:
-    """What a person wants to know of the run, and where the report is."""
-
-    def losses(name: str, run: PretrainResult) -> str:
-        loss, *_ = reports.held_out_figures(run.history)
-        return (
-            f"{name}: {run.steps:,} steps, {run.tokens_per_second:,.0f} tokens/s, held-out MLM loss "
-            f"{loss.before.value:.3f} -> {loss.after.value:.3f}"
-        )
-
-    lines = [losses("base model", outcome.base)] if outcome.base else []
-    scores = reports.scores_table(outcome.comparison).to_markdown()
-    lines += [losses("continued", outcome.continued), scores, reports.protocol(outcome.comparison)]
-    return "\n".join([*lines, outcome.verdict, *outcome.kept, f"report {outcome.page.resolve()}"])
+describe = describe_report
 
 
 @job(describe, run_name="end to end on {task}")
-def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
+def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> Reported:
     """Make the corpora general and domain anew, pretrain on each, compare before and after, report."""
     vocab = options.tokenizer or vocabulary(
         options.init, [*options.general, *options.domain], options.text.vocab_size, options.workspace
@@ -96,8 +69,7 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     continued = pretrain("domain", start, options.steps, options)
     models = (f"base model={start}", f"continued={continued.checkpoint}")
     judged = fine_tune(**values_of(judging_options(options, models)))
-    verdict, page = report(str(options.task), lambda: _report(options, base, continued, judged))
-    return EndToEndOutcome(base, continued, judged.result, verdict, page, judged.kept)
+    return report(str(options.task), lambda: _report(options, base, continued, judged))
 
 
 def guard_files(name: str, task: str, dev: str, test: str | None, folder: Path) -> list[str]:
@@ -190,12 +162,9 @@ def vocabulary(init: str, sources: Sequence[str], vocab_size: int, workspace: st
 
 
 def _report(
-    options: EndToEndOptions,
-    base: PretrainResult | None,
-    continued: PretrainResult,
-    judged: FineTuneOutcome,
-) -> tuple[str, Path]:
-    workspace, result = Workspace(Path(options.workspace)), judged.result
+    options: EndToEndOptions, base: PretrainResult | None, continued: PretrainResult, judged: Reported
+) -> Reported:
+    workspace, (result,) = Workspace(Path(options.workspace)), judged.report.evaluations
     corpora = ["general", "domain"] if options.general else ["domain"]
     content = reports.build_report(
         title=f"Did continued pretraining help on {result.task}?",
@@ -210,11 +179,11 @@ def _report(
                 for run in (base, continued)
                 if run
             },
-            "fine-tuning": judged.settings,
+            **judged.report.settings,
         },
-        checksums=file_checksums(*judged.settings.split_paths.values()),
+        checksums=judged.report.checksums,
     )
-    return content.verdict, publish_report(content, workspace.report(f"end-to-end-{result.task}"))
+    return publish_report(content, workspace.report(f"end-to-end-{result.task}"), judged.kept)
 
 
 if __name__ == "__main__":

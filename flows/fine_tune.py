@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic_core import to_jsonable_python
 
 from albert import finetuning, reports
-from albert.evaluation import Comparison, ModelResult
+from albert.evaluation import Comparison, judge, metric_name
 from albert.finetuning import (
     MANY_SEEDS,
     FineTuneSettings,
@@ -31,8 +31,10 @@ from flows.orchestration import (
     CorporaOptions,
     FineTuneOptions,
     FineTunePlan,
+    Reported,
     begin_progress,
     corpora_to_search,
+    describe_report,
     device_slot,
     domain_words,
     file_checksums,
@@ -48,37 +50,20 @@ from flows.orchestration import (
 train = step("fine-tune-model")
 measure = step("measure-model")
 report = step("report")
-
-
-@dataclass(frozen=True, slots=True)
-class FineTuneOutcome:
-    """A comparison with its settings, and where its report is."""
-
-    result: Comparison
-    settings: FineTuneSettings
-    page: Path
-    kept: tuple[str, ...] = ()  # a line for each model that was kept
-
-
-def describe(outcome: FineTuneOutcome) -> str:
-    """What a person wants to know of the result."""
-    result = outcome.result
-    lines = [reports.scores_table(result).to_markdown(), reports.protocol(result)]
-    lines += [one.describe() for one in result.overlaps]
-    return "\n".join([*lines, *outcome.kept, f"report {outcome.page}"])
+describe = describe_report
 
 
 @job(describe, run_name="fine-tune on {task}")
-def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> FineTuneOutcome:
+def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> Reported:
     """Fine-tune every model with every seed, score them, and leave a report."""
     place = Workspace(Path(options.workspace))
     run = options.run or run_name(plan.settings, options.corpora)
     keep = None if options.keep == "none" else KeptModels(place.model(run), options.keep == "all")
     with device_slot(place):
-        result = compare(plan, place, options.corpora, workers=options.running.workers, keep=keep)
+        measured = compare(plan, place, options.corpora, workers=options.running.workers, keep=keep)
+    result = judge(measured, stepwise=False)
     settings = replace(plan.settings, seeds=result.seeds)
-    page = report(run, lambda: _report(place, run, settings, result))
-    return FineTuneOutcome(result, settings, page, tuple(keep.lines) if keep else ())
+    return report(run, lambda: _report(place, run, settings, result, keep.lines if keep else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +71,8 @@ class ModelFacts:
     """What a caller knows of a model beside its checkpoint."""
 
     corpora: Corpora = ()  # it was pretrained on, to be searched for texts of dev and test
-    note: str | None = None
     # whether they hold, in other documents, the texts that the corpus of the field holds out
     has_read_held_out: bool = False
-    pretraining: tuple[dict[str, float], ...] = ()
 
 
 def compare(
@@ -99,10 +82,9 @@ def compare(
     facts: Sequence[ModelFacts] | None = None,
     *,
     workers: int | None = None,
-    stepwise: bool = False,
     keep: KeptModels | None = None,
 ) -> Comparison:
-    """Train each model with each seed and compare them; earlier runs of the same come from the workspace."""
+    """Train each model with each seed and measure it; earlier runs of the same come from the workspace."""
     settings = plan.settings
     facts = facts or default_facts(workspace, settings, corpora)
     with _open_pool(workers, settings) as pool:
@@ -110,20 +92,16 @@ def compare(
         models, baselines = finetuning.train_models(settings, plan.data, cache.train)
         if keep is not None:
             keep.choose(models, cache.train_again)
+    words = domain_words(workspace, corpora.domain) if corpora.domain else ()
+    result = finetuning.compare_models(plan.data, models, baselines, domain_words=words)
     measured = []
-    for one, of_model in zip(models, facts, strict=True):
+    for model, runs, known in zip(result.models, models, facts, strict=True):
+        candidate = runs.candidates[0]
         # not on a corpus whose held-out texts it was trained on
-        reference = replace(corpora, domain=None) if of_model.has_read_held_out else corpora
-        work = partial(measure_model, one, workspace, reference, of_model.corpora)
-        found = measure(one.candidates[0].name, work)
-        measured.append(replace(found, note=of_model.note, pretraining=of_model.pretraining))
-    return finetuning.compare_models(
-        plan.data,
-        measured,
-        baselines,
-        domain_words=domain_words(workspace, corpora.domain) if corpora.domain else (),
-        stepwise=stepwise,
-    )
+        reference = replace(corpora, domain=None) if known.has_read_held_out else corpora
+        work = partial(measure_model, model, candidate, workspace, reference, known.corpora)
+        measured.append(measure(candidate.name, work))
+    return replace(result, models=tuple(measured))
 
 
 def default_facts(
@@ -181,7 +159,7 @@ class _Cache:
             save_run(found, path)
         (metric, score), *_ = found.result.dev.items()
         say(
-            f"{run.candidate.name}, seed {run.seed} at {run.learning_rate:g}: dev {metric.replace('_', ' ')} "
+            f"{run.candidate.name}, seed {run.seed} at {run.learning_rate:g}: dev {metric_name(metric)} "
             f"{100 * score:.2f}, {'from an earlier run' if earlier else f'{found.result.seconds:,.0f} s'}"
         )
         return found
@@ -217,7 +195,7 @@ def record(workspace: Workspace, run: str, result: Comparison) -> None:
     rows = [
         {
             "task": result.task,
-            "model": checkpoint,
+            "model": f"{model.name} {number}" if number else model.name,
             "seed": one.seed,
             "learning_rate": one.learning_rate,
             "best_epoch": one.best_epoch,
@@ -227,23 +205,16 @@ def record(workspace: Workspace, run: str, result: Comparison) -> None:
             "seconds": one.seconds,
         }
         for model in result.models
-        for checkpoint, one in zip(_checkpoint_names(model), model.seeds, strict=True)
+        for number, one in model.numbered_runs
         for split, scores in (("dev", one.dev), ("test", one.test))
         for metric, value in (scores or {}).items()
     ]
     record_evaluations(workspace, run, rows)
 
 
-def _checkpoint_names(model: ModelResult) -> list[str]:
-    """A name for the checkpoint of each fine-tuning run: the model's, with a number where it has several."""
-    count = len(model.checkpoints)
-    each = len(model.seeds) // count
-    return [
-        model.name if count == 1 else f"{model.name} {n}" for n in range(1, count + 1) for _ in range(each)
-    ]
-
-
-def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: Comparison) -> Path:
+def _report(
+    workspace: Workspace, run: str, settings: FineTuneSettings, result: Comparison, kept: Sequence[str]
+) -> Reported:
     record(workspace, run, result)
     content = reports.build_report(
         title=f"Fine-tuning on {result.task}",
@@ -252,7 +223,7 @@ def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: 
         settings={"fine-tuning": settings},
         checksums=file_checksums(*settings.split_paths.values()),
     )
-    return publish_report(content, workspace.report(run))
+    return publish_report(content, workspace.report(run), kept)
 
 
 if __name__ == "__main__":

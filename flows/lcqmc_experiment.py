@@ -8,16 +8,16 @@ control. What an earlier run made is used again; what does not fit into the time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from random import Random
 from time import monotonic
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from albert import reports
 from albert.checkpoints import average, find_source
 from albert.evaluation import Comparison
-from albert.evaluation import judge as judge_again
+from albert.evaluation import judge as judge_models
 from albert.pretraining import PretrainResult, RunningOptions, list_checkpoints, read_settings
 from albert.tasks import read_lines, suffix_of
 from data.files import write_text
@@ -31,7 +31,9 @@ from flows.orchestration import (
     ExperimentOptions,
     FieldOptions,
     FineTuneOptions,
+    Reported,
     TextOptions,
+    describe_report,
     device_slot,
     file_checksums,
     gather_facts,
@@ -52,16 +54,7 @@ MOST_DEV, MOST_TEST = 500, 3000  # examples; dev is scored after every epoch
 T = TypeVar("T")
 average_checkpoints = step("average-checkpoints")
 report = step("report")
-
-
-@dataclass(frozen=True, slots=True)
-class ExperimentOutcome:
-    """What was compared, the verdicts, what was left out for lack of time, and where the report is."""
-
-    comparisons: tuple[Comparison, ...]
-    verdict: str
-    left_out: tuple[str, ...]
-    page: Path
+describe = describe_report
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +64,13 @@ class Arm:
     name: str
     checkpoints: tuple[Path | str, ...]
     facts: ModelFacts = ModelFacts()
+    history: tuple[dict[str, float], ...] = ()  # of its first pretraining run
+    note: str | None = None  # shown beside its name
 
     @property
     def model(self) -> str:
         """The arm as fine-tune takes a model."""
         return f"{self.name}={','.join(map(str, self.checkpoints))}"
-
-    def noted(self, note: str) -> Self:
-        """The arm with a note that tables show beside its name."""
-        return replace(self, facts=replace(self.facts, note=note))
 
 
 @dataclass(slots=True)
@@ -101,17 +92,8 @@ class Deadline:
         return result
 
 
-def describe(outcome: ExperimentOutcome) -> str:
-    """What a person wants to know of the result."""
-    tables = [
-        f"{one.task}\n\n{reports.scores_table(one).to_markdown()}\n{reports.protocol(one)}\n"
-        for one in outcome.comparisons
-    ]
-    return "\n".join([*tables, outcome.verdict, *outcome.left_out, f"report {outcome.page.resolve()}"])
-
-
 @job(describe, run_name="experiment from {init}")
-def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> ExperimentOutcome:
+def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> Reported:
     """Make the corpora, pretrain the arms under every seed, judge them on both tasks, report."""
     begun, seconds = monotonic(), inf if options.minutes is None else 60 * options.minutes
     pretraining, judging = Deadline(begun + seconds / 2), Deadline(begun + seconds)
@@ -125,8 +107,7 @@ def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> Experi
     arms = [arm_of(name, of_name, [name]) for name, *of_name in zip(names, *runs, strict=True)]
     comparisons = judge_all(arms, options, judging) if runs else []
     left_out = [f"Left out for lack of time: {what}." for what in pretraining.left_out + judging.left_out]
-    verdict, page = report("experiment", lambda: _report(options, runs, comparisons, left_out))
-    return ExperimentOutcome(tuple(comparisons), verdict, tuple(left_out), page)
+    return report("experiment", lambda: _report(options, runs, comparisons, left_out))
 
 
 def make_corpora(options: ExperimentOptions) -> None:
@@ -185,13 +166,10 @@ def arm_of(
     name: str, runs: Sequence[PretrainResult], corpora: Sequence[str], *, has_read_held_out: bool = False
 ) -> Arm:
     """The arm of runs that have read some corpora, and the general one."""
-    history = tuple(  # under a rate too large a loss may be infinite
-        {key: value for key, value in one.items() if isinstance(value, int | float) and isfinite(value)}
-        for one in (runs[0].history if runs else ())
-    )
+    history = tuple(runs[0].finite_history) if runs else ()
     read = tuple((corpus, None) for corpus in dict.fromkeys((*corpora, GENERAL)))
-    facts = ModelFacts(read, has_read_held_out=has_read_held_out, pretraining=history)
-    return Arm(name, tuple(run.checkpoint for run in runs), facts)
+    facts = ModelFacts(read, has_read_held_out=has_read_held_out)
+    return Arm(name, tuple(run.checkpoint for run in runs), facts, history)
 
 
 def judge_all(arms: Sequence[Arm], options: ExperimentOptions, deadline: Deadline) -> list[Comparison]:
@@ -203,7 +181,12 @@ def judge_all(arms: Sequence[Arm], options: ExperimentOptions, deadline: Deadlin
     for labels in options.labels:
         for one, matched, mismatched in pairs:
             # compared with the first and the one before: matched - mismatched, matched - general
-            compared = [mismatched.noted("mismatched"), base, general, matched.noted("matched")]
+            compared = [
+                replace(mismatched, note="mismatched"),
+                base,
+                general,
+                replace(matched, note="matched"),
+            ]
             work = partial(judge, one, labels, compared, options)
             found.append(deadline.run(f"{one.task} with {labels:,} labels", work))
     for one, matched, _ in pairs:
@@ -260,13 +243,14 @@ def judge(
     )
     corpora, facts = CorporaOptions(domain=one.name, general=GENERAL), [arm.facts for arm in arms]
     with device_slot(place):
-        result = compare(plan, place, corpora, facts, workers=options.workers, stepwise=not is_extra)
+        result = compare(plan, place, corpora, facts, workers=options.workers)
     record(place, f"experiment-{one.name}-{labels}{'-more' if is_extra else ''}", result)
     learnt = min(labels, result.examples["train"])  # a small task has fewer
-    result = replace(result, task=f"{result.task} with {learnt:,} labels")
-    if labels == options.labels[0] and not is_extra:
-        return result
-    return judge_again(replace(result, primary=None), stepwise=not is_extra)
+    pairs = zip(result.models, arms, strict=True)
+    models = tuple(replace(model, note=arm.note, pretraining=arm.history) for model, arm in pairs)
+    primary = result.primary if labels == options.labels[0] and not is_extra else None
+    result = replace(result, task=f"{result.task} with {learnt:,} labels", models=models, primary=primary)
+    return judge_models(result, stepwise=not is_extra)
 
 
 def _report(
@@ -274,7 +258,7 @@ def _report(
     runs: Sequence[Sequence[PretrainResult]],
     comparisons: Sequence[Comparison],
     left_out: Sequence[str],
-) -> tuple[str, Path]:
+) -> Reported:
     place, fields = Workspace(Path(options.workspace)), (options.first, options.second)
     first_runs = runs[0] if runs else []
     contrasts = {
@@ -294,7 +278,7 @@ def _report(
         },
     )
     content = replace(content, warnings=(*left_out, *content.warnings))
-    return content.verdict, publish_report(content, place.report("experiment"))
+    return publish_report(content, place.report("experiment"))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from .contrasts import unpack as unpack
 from .counts import bigram_loss as bigram_loss
 from .counts import count_neighbours as count_neighbours
 from .counts import word_vectors as word_vectors
-from .held_out import accuracy_change as accuracy_change
 from .held_out import changes_of as changes_of
 from .held_out import outcomes_of as outcomes_of
 from .held_out import scores_of as scores_of

@@ -28,7 +28,9 @@ from albert.evaluation.records import Comparison, Difference, ModelResult
 
 
 def judge(comparison: Comparison, *, stepwise: bool) -> Comparison:
-    """The comparison with the differences to the first model and, if `stepwise`, to the model before."""
+    """The comparison with the differences to the first model and, if `stepwise`, to the model before; also
+    with every model's drift.
+    """
     first, *others = comparison.models
     outcomes = {model.name: unpack(model.outcomes) for model in comparison.models}
     pairs = [(first, other) for other in others]
@@ -43,6 +45,7 @@ def judge(comparison: Comparison, *, stepwise: bool) -> Comparison:
         found[key] = replace(found[key], adjusted_p=p_value)
     return replace(
         comparison,
+        models=tuple(_with_drift(model, first) for model in comparison.models),
         differences=tuple(found[a.name, b.name] for a, b in pairs),
         steps=tuple(found[a.name, b.name] for a, b in steps),
     )
@@ -55,6 +58,17 @@ def over_baseline(comparison: Comparison, baseline: ModelResult) -> list[Differe
         _difference(comparison, baseline, model, of_baseline, unpack(model.outcomes))
         for model in comparison.models
     ]
+
+
+def _with_drift(model: ModelResult, first: ModelResult) -> ModelResult:
+    """The model with the change of its general MLM accuracy, and its interval over documents."""
+    before, now = (one.intrinsic.general_outcomes if one.intrinsic else None for one in (first, model))
+    if before is None or now is None:
+        return model
+    theirs, ours = unpack(before), unpack(now)  # predicted, masked, document
+    pairs = np.stack([ours[..., 0] - theirs[..., 0], ours[..., 1]], axis=-1)
+    drift = estimate(linearised("accuracy", pairs, ours[0, :, 2]), fewest=2)
+    return replace(model, drift=drift.mean, drift_half_width=drift.half_width)
 
 
 def _difference(

@@ -13,8 +13,8 @@ import torch
 from torch.nn import functional as F
 
 from albert.batching import Instances, InstanceStream, held_out_rows
-from albert.evaluation.contrasts import pack, unpack
-from albert.evaluation.intervals import Estimate, estimate, linearised
+from albert.evaluation.contrasts import pack
+from albert.evaluation.intervals import estimate, linearised
 from albert.model import IGNORED, Batch, PretrainingModel
 from data.cleaning import Letters
 from data.instances import take_ranges
@@ -124,13 +124,6 @@ def outcomes_of(sums: np.ndarray, documents: np.ndarray) -> str:
     counted = sums[:, _MLM_COUNT] > 0
     _, numbers = np.unique(documents[counted], return_inverse=True)
     return pack(np.column_stack([sums[counted][:, [_MLM_CORRECT, _MLM_COUNT]], numbers])[None])
-
-
-def accuracy_change(before: str, after: str) -> Estimate:
-    """By how much outcomes are better than others before, of the same instances and masks."""
-    theirs, ours = unpack(before), unpack(after)
-    pairs = np.stack([ours[..., 0] - theirs[..., 0], ours[..., 1]], axis=-1)
-    return estimate(linearised("accuracy", pairs, ours[0, :, 2]), fewest=2)
 
 
 def _ratios(

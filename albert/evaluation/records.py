@@ -178,6 +178,12 @@ class ModelResult:
     def label(self) -> str:
         return f"{self.name} ({self.note})" if self.note else self.name
 
+    @property
+    def numbered_runs(self) -> list[tuple[int, SeedResult]]:
+        """Each fine-tuning run with the number of its pretraining run, from 1; 0 where there is one."""
+        each = len(self.seeds) // len(self.checkpoints)
+        return [(at // each + 1 if each < len(self.seeds) else 0, one) for at, one in enumerate(self.seeds)]
+
     def read_alone(self, other: ModelResult, split: str) -> set[int]:
         """The examples of a split of which a corpus that only one of the two models read may hold a text."""
         ours, theirs = (

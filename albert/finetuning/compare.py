@@ -6,7 +6,7 @@ n = examples, S = seeds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
@@ -19,14 +19,10 @@ from albert.evaluation import (
     Changes,
     ClassScore,
     Comparison,
-    Contamination,
-    Cost,
-    Intrinsic,
     ModelResult,
     SliceScore,
     Summary,
     SweepPoint,
-    accuracy_change,
     calibration,
     chance_of,
     judge,
@@ -57,17 +53,12 @@ _Slice = tuple[str, int, int | None, np.ndarray]  # by what, its first and last 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRuns:
-    """The runs of one model, or of the pretraining runs of one recipe, and the other measurements of it."""
+    """The runs of one model, or of the pretraining runs of one recipe."""
 
     name: str
     candidates: tuple[Candidate, ...]
     runs: Sequence[SeedRun]  # all seeds of the first candidate, then of the next
-    sweep: Sequence[SweepPoint] = ()  # of the first candidate, as what follows
-    note: str | None = None
-    cost: Cost | None = None
-    intrinsic: Intrinsic | None = None
-    contamination: tuple[Contamination, ...] = ()
-    pretraining: tuple[Mapping[str, float], ...] = ()
+    sweep: Sequence[SweepPoint] = ()  # of the first candidate
 
     @property
     def is_fixed(self) -> bool:
@@ -84,7 +75,7 @@ class ModelRuns:
 def fine_tune(settings: FineTuneSettings) -> Comparison:
     """Train every model with every seed, then score and compare them."""
     data = read_task(settings)
-    return compare_models(data, *train_models(settings, data))
+    return judge(compare_models(data, *train_models(settings, data)), stepwise=False)
 
 
 def train_models(
@@ -133,18 +124,15 @@ def compare_models(
     baselines: Sequence[ModelRuns] = (),
     *,
     domain_words: Sequence[str] = (),
-    stepwise: bool = False,
 ) -> Comparison:
-    """Compare models with the first, which is the baseline.
+    """The scores of models beside those of the first, which is the baseline; `judge` adds the differences.
 
-    `domain_words`: slice the examples by their number too. `stepwise`: also compare each model with the one
-    before it.
+    `domain_words`: slice the examples by their number too.
     """
     split: Literal["dev", "test"] = "test" if "test" in data.splits else "dev"
     reported, first = data.splits[split], models[0].candidates[0]
     slices = _slices(reported, first.encoded[split].sizes, domain_words)
-    results = [_result(model, data, split, slices) for model in models]
-    comparison = Comparison(
+    return Comparison(
         task=data.task.name,
         kind=str(data.task.kind),
         metric=data.task.metrics[0],
@@ -160,14 +148,13 @@ def compare_models(
         groups=reported.groups,
         obstacle=_obstacle(reported),
         seeds=tuple(dict.fromkeys(run.result.seed for run in models[0].runs)),
-        models=tuple(_with_drift(result, results[0]) for result in results),
+        models=tuple(_result(model, data, split, slices) for model in models),
         primary=first.settings.primary_model(),
         changes=tuple(_changes(models[0], one, reported) for one in models[1:]),
         baselines=tuple(
             replace(_result(one, data, split, slices), checkpoints=(), checksums=()) for one in baselines
         ),
     )
-    return judge(comparison, stepwise=stepwise)
 
 
 def _truncated(models: Sequence[ModelRuns]) -> Iterator[str]:
@@ -196,14 +183,6 @@ def _obstacle(split: Split) -> str | None:
     return f"all examples have the label {labels.pop()}" if len(labels) == 1 else None
 
 
-def _with_drift(result: ModelResult, first: ModelResult) -> ModelResult:
-    before, now = (one.intrinsic.general_outcomes if one.intrinsic else None for one in (first, result))
-    if before is None or now is None:
-        return result
-    drift = accuracy_change(before, now)
-    return replace(result, drift=drift.mean, drift_half_width=drift.half_width)
-
-
 def _result(model: ModelRuns, data: TaskData, split: str, slices: Sequence[_Slice]) -> ModelResult:
     predictions, metrics, reported = model.predictions, data.task.metrics, data.splits[split]
     dev = [run.dev for run in model.runs]
@@ -212,7 +191,6 @@ def _result(model: ModelRuns, data: TaskData, split: str, slices: Sequence[_Slic
         checkpoints=tuple(str(one.path) for one in model.candidates),
         checksums=tuple(one.checksum for one in model.candidates),
         is_fixed=model.is_fixed,
-        note=model.note,
         seeds=tuple(run.result for run in model.runs),
         outcomes=pack(np.stack([one.statistics[metrics[0]] for one in predictions])),
         sweep=tuple(model.sweep),
@@ -227,10 +205,6 @@ def _result(model: ModelRuns, data: TaskData, split: str, slices: Sequence[_Slic
             SliceScore(by, low, high, len(at), _summary(model, reported, predictions, metrics[0], at))
             for by, low, high, at in slices
         ),
-        cost=model.cost,
-        intrinsic=model.intrinsic,
-        contamination=model.contamination,
-        pretraining=model.pretraining,
     )
 
 

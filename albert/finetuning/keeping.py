@@ -12,6 +12,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from albert.checkpoints import TASK_FILE
+from albert.evaluation import metric_name
 from albert.finetuning.cache import run_key
 from albert.finetuning.compare import ModelRuns
 from albert.finetuning.exporting import read_fine_tuned
@@ -80,7 +81,7 @@ class KeptModels:
             target = self.folder / self._folder_name(name)
             self._move(Run(candidate, run.result.seed, run.result.learning_rate), target, train_again)
             record = read_fine_tuned(target)
-            scores = ", ".join(f"{one.replace('_', ' ')} {100 * v:.2f}" for one, v in record.dev.items())
+            scores = ", ".join(f"{metric_name(one)} {100 * v:.2f}" for one, v in record.dev.items())
             opened = record.opened_with(candidate.config)
             self.lines.append(f"model {target}: seed {run.result.seed}, dev {scores}; {opened}")
 

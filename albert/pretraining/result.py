@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Literal
 
@@ -44,6 +45,11 @@ class PretrainResult:
     def probe(self) -> Probe | None:
         """What the starting checkpoint knew; None for random weights."""
         return Probe.from_record(self.history[0]) if self.history else None
+
+    @property
+    def finite_history(self) -> list[Metrics]:
+        """The history without nan and infinity, which a diverging run records and JSON cannot hold."""
+        return [{k: value for k, value in record.items() if isfinite(value)} for record in self.history]
 
     def evaluations(self) -> list[Metrics]:
         """Held-out records, the first before any step."""

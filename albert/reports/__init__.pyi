@@ -11,5 +11,7 @@ from .evaluation import scores_table as scores_table
 from .fonts import use_chinese_fonts as use_chinese_fonts
 from .page import read_report as read_report
 from .page import report_markdown as report_markdown
+from .page import report_text as report_text
 from .page import write_report as write_report
 from .pretraining import held_out_figures as held_out_figures
+from .pretraining import held_out_table as held_out_table

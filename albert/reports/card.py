@@ -8,14 +8,13 @@ from pathlib import Path
 import yaml
 
 from albert.checkpoints import CARD_FILE, HUB_PREFIX, TASK_FILE, read_checkpoint
-from albert.evaluation import evaluation_titles, metric_name
+from albert.evaluation import metric_name
 from albert.finetuning import FineTuned, read_fine_tuned
 from albert.model import AlbertConfig
 from albert.pretraining import PretrainResult
 from albert.reports.content import Report
 from albert.reports.corpus import CorpusFacts
-from albert.reports.evaluation import scores_table
-from albert.reports.page import flat, read_report
+from albert.reports.page import flat, read_report, score_tables
 from albert.reports.pretraining import held_out_corpora, held_out_table, points_of, run_table
 from albert.reports.sections import MISSING, Table, counted, decimal, number, pairs_table, percent, points
 from albert.tasks import Kind
@@ -146,15 +145,16 @@ def _on_hub(start: str) -> str | None:
 def _card(report: Report, header: Mapping[str, object], parts: Sequence[str], limits: Sequence[str]) -> str:
     """The card as Markdown under a header in YAML: the parts, and what every card has around them."""
     given = {name: value for name, value in header.items() if value} | {"language": ["zh"]}
-    titled = zip(evaluation_titles(report.evaluations), report.evaluations, strict=True)
-    scores = [f"### {title}\n\n{scores_table(comparison).to_markdown()}" for title, comparison in titled]
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     text = [
         f"# {report.title}",
         report.verdict,
         *parts,
         "## Evaluation",
-        *(scores or ["The report that this card was made from evaluates no labelled task."]),
+        *(
+            score_tables(report.evaluations)
+            or ["The report that this card was made from evaluates no labelled task."]
+        ),
         "## Limits\n\n" + "\n".join(f"- {line}" for line in (*report.warnings, *limits)),
         f"Made {report.created_at[:10]} with {versions}.",
     ]

@@ -32,7 +32,7 @@ _WIDEST = 30  # characters of a column on the console before its cells are wrapp
 def read_runs(folders: Sequence[Path]) -> Runs:
     """Read the reports of the folders. Raises InputError for fewer than two, or if one is not a report."""
     if len(folders) < 2:
-        raise InputError("one run cannot be compared: name two or more")
+        raise InputError(f"{counted(len(folders), 'run')} cannot be compared: name two or more")
     reports = [_read_run(folder) for folder in folders]
     names = [(folder if folder.is_dir() else folder.parent).resolve().name for folder in folders]
     return {
@@ -139,27 +139,32 @@ def _plots(runs: Runs) -> list[Plot]:
     ]
 
 
-def compare_reports(folders: Sequence[Path], output: Path | None = None) -> Path:
-    """Print tables that compare runs and write a page. Returns the page's path.
+def compare_reports(*runs: Path, output: Path | None = None) -> Path:
+    """Write one page and print tables that compare runs. Returns the page's path.
 
     Pages of comparisons, which `reports/*` names too, are left out.
+
+    Args:
+        runs: Folders of reports, or their metrics.json.
+        output: Folder of the page; by default beside the first run's report.
     """
-    folders = [one for one in folders if not one.name.startswith(_PREFIX) or (one / METRICS_FILE).is_file()]
-    runs = read_runs(folders)
-    sections = comparison_sections(runs)
+    folders = [one for one in runs if not one.name.startswith(_PREFIX) or (one / METRICS_FILE).is_file()]
+    compared = read_runs(folders)
+    sections = comparison_sections(compared)
     console = Console(width=None if sys.stdout.isatty() else 200)
     for table in (table for section in sections for table in section.tables if table.rows):
         for part in fitting(table, console.width):
             console.print(Markdown(part.to_markdown()))
     html = render_page(
         title="Runs compared",
-        lead=f"{counted(len(runs), 'run')}: {', '.join(runs)}",
+        lead=f"{counted(len(compared), 'run')}: {', '.join(compared)}",
         about=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         sections=sections,
-        warnings=tuple(f"{name}: {line}" for name, one in runs.items() for line in one.warnings),
+        warnings=tuple(f"{name}: {line}" for name, one in compared.items() for line in one.warnings),
     )
     page = (output or _folder_beside(folders)) / PAGE_FILE
     write_text(page, html)
+    print(f"page {page}")
     return page
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -102,8 +101,8 @@ def build_report(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
         corpora=tuple(corpora),
-        bases=tuple(map(_finite, bases)),
-        pretraining=_finite(pretraining) if pretraining else None,
+        bases=tuple(replace(one, history=one.finite_history) for one in bases),
+        pretraining=replace(pretraining, history=pretraining.finite_history) if pretraining else None,
         evaluations=tuple(evaluations),
         settings=to_jsonable_python(settings or {}),
         versions=installed_versions(),
@@ -116,12 +115,6 @@ def _unfinished(result: PretrainResult) -> str:
         f"{result.run_folder.name} was interrupted after {result.steps:,} steps: these are its figures so "
         "far. The same command resumes it."
     )
-
-
-def _finite(result: PretrainResult) -> PretrainResult:
-    """Drop nan and infinity, which a diverging run records and JSON cannot hold."""
-    history = [{k: value for k, value in record.items() if math.isfinite(value)} for record in result.history]
-    return replace(result, history=history)
 
 
 def base_titles(bases: Sequence[PretrainResult]) -> list[str]:

@@ -125,8 +125,7 @@ def _seeds(comparison: Comparison) -> Section:
     metric = comparison.metric
     records = [
         {
-            "Model": model.name
-            + (f", run {at // len(comparison.seeds) + 1}" if len(model.checkpoints) > 1 else ""),
+            "Model": f"{model.name}, run {run}" if run else model.name,
             "seed": str(seed.seed),
             "learning rate": f"{seed.learning_rate:.2g}" if seed.best_epoch else MISSING,
             "best epoch": number(seed.best_epoch or None),
@@ -138,7 +137,7 @@ def _seeds(comparison: Comparison) -> Section:
             "examples/s": number(seed.examples_per_second or None),
         }
         for model in comparison.models
-        for at, seed in enumerate(model.seeds)
+        for run, seed in model.numbered_runs
     ]
     caption = (
         "The main metric in points. A run left chance level if its score is two standard errors above it, on "

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import JsonValue
 
-from albert.evaluation import evaluation_titles
+from albert.evaluation import Comparison, evaluation_titles
 from albert.reports.content import REPORT, SCHEMA_VERSION, Report, base_titles
 from albert.reports.corpus import corpus_section
-from albert.reports.evaluation import evaluation_section, scores_table
+from albert.reports.evaluation import evaluation_section, protocol, scores_table
 from albert.reports.evaluation_plots import contrast_plot
 from albert.reports.pretraining import held_out_table, training_section
 from albert.reports.sections import Section, Strong, pairs_table
@@ -25,16 +25,30 @@ METRICS_FILE, PAGE_FILE = "metrics.json", "index.html"
 _HERE = Path(__file__).parent
 
 
-def report_markdown(report: Report) -> str:
-    """The verdict, the warnings, a table for each evaluation and each training, and the command."""
+def score_tables(evaluations: Sequence[Comparison]) -> list[str]:
+    """The scores of each evaluation as Markdown under its title."""
+    titled = zip(evaluation_titles(evaluations), evaluations, strict=True)
+    return [f"### {title}\n\n{scores_table(one).to_markdown()}" for title, one in titled]
+
+
+def _held_out_tables(report: Report) -> list[str]:
     trained = [("Pretraining", report.pretraining)] if report.pretraining else []
     trained += zip(base_titles(report.bases), report.bases, strict=True)
-    parts = [f"**{report.verdict}**", *(f"> {line}" for line in report.warnings)]
-    for title, one in zip(evaluation_titles(report.evaluations), report.evaluations, strict=True):
-        parts += [f"### {title}", scores_table(one).to_markdown()]
-    for title, result in trained:
-        parts += [f"### {title}", held_out_table(result).to_markdown()]
-    return "\n\n".join([*parts, f"```\n{report.command}\n```"]) + "\n"
+    return [f"### {title}\n\n{held_out_table(result).to_markdown()}" for title, result in trained]
+
+
+def report_markdown(report: Report) -> str:
+    """The verdict, the warnings, a table for each evaluation and each training, and the command."""
+    warnings = (f"> {line}" for line in report.warnings)
+    tables = (*score_tables(report.evaluations), *_held_out_tables(report))
+    return "\n\n".join([f"**{report.verdict}**", *warnings, *tables, f"```\n{report.command}\n```"]) + "\n"
+
+
+def report_text(report: Report) -> str:
+    """The same for a terminal, where what is read first stands last; with how the scores were measured."""
+    scores = zip(score_tables(report.evaluations), report.evaluations, strict=True)
+    measured = (f"{table}\n{protocol(one)}\n" for table, one in scores)
+    return "\n".join([*_held_out_tables(report), *measured, report.verdict, *report.warnings])
 
 
 def write_report(report: Report, folder: Path) -> Path:

@@ -1,4 +1,6 @@
+from .artifacts import Reported as Reported
 from .artifacts import begin_progress as begin_progress
+from .artifacts import describe_report as describe_report
 from .artifacts import file_checksums as file_checksums
 from .artifacts import gather_facts as gather_facts
 from .artifacts import publish_refresh as publish_refresh

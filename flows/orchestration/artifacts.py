@@ -10,9 +10,9 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -111,7 +111,23 @@ def publish_refresh(workspace: Workspace, result: RefreshResult) -> None:
     )
 
 
-def publish_report(report: Report, folder: Path) -> Path:
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """The outcome of a job that ends with a report."""
+
+    report: Report
+    page: Path
+    kept: tuple[str, ...]  # a line for each fine-tuned model that was kept
+
+
+def describe_report(outcome: Reported) -> str:
+    """What a person wants to know of the outcome, and where the page is."""
+    from albert.reports import report_text
+
+    return "\n".join([report_text(outcome.report), *outcome.kept, f"report {outcome.page.resolve()}"])
+
+
+def publish_report(report: Report, folder: Path, kept: Sequence[str] = ()) -> Reported:
     """Write a report; show verdict and main tables as Markdown, and where the page is."""
     from albert.reports import report_markdown, write_report
 
@@ -125,7 +141,7 @@ def publish_report(report: Report, folder: Path) -> Path:
         create_link_artifact(address, "report", key=key, description=f"The whole report, {place}")
     else:  # browsers follow no link from a server's page to a file
         create_markdown_artifact(f"`{place}`", key=key, description="The whole report, on the run's machine")
-    return page
+    return Reported(report, page, tuple(kept))
 
 
 def gather_facts(

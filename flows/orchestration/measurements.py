@@ -15,10 +15,11 @@ from albert.evaluation import (
     Cloze,
     Contamination,
     HeldOut,
+    ModelResult,
     measure_intrinsic,
     measure_mlm_losses,
 )
-from albert.finetuning import Candidate, ModelRuns, measure_cost
+from albert.finetuning import Candidate, measure_cost
 from data.catalog import (
     CorpusRead,
     Lineage,
@@ -46,13 +47,16 @@ Corpora = tuple[tuple[str, int | None], ...]  # names and versions; None: the ne
 
 
 def measure_model(
-    model: ModelRuns, workspace: Workspace, reference: CorporaOptions, corpora: Corpora
-) -> ModelRuns:
-    """Add the cost, the knowledge and the contamination of a model's first checkpoint to its runs.
+    model: ModelResult,
+    candidate: Candidate,
+    workspace: Workspace,
+    reference: CorporaOptions,
+    corpora: Corpora,
+) -> ModelResult:
+    """Add the cost, the knowledge and the contamination of a model's first checkpoint to its scores.
 
     `reference` are the corpora to measure it on, `corpora` those it was pretrained on.
     """
-    candidate = model.candidates[0]
     leaks = tuple(
         contamination(_rows(candidate, split), workspace, corpus, split, version)
         for corpus, version in corpora

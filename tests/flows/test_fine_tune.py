@@ -12,10 +12,10 @@ import pytest
 from albert.checkpoints import average, convert
 from albert.finetuning import FineTuneSettings
 from data.workspace import Workspace
-from flows import end_to_end, fine_tune, lcqmc_experiment
-from flows.orchestration import CorporaOptions, corpora_to_search
+from flows import fine_tune
+from flows.orchestration import CorporaOptions, Reported, corpora_to_search, describe_report
 from flows.orchestration.measurements import contamination
-from tests.albert.report_samples import BASE, BETTER, comparison, pretraining
+from tests.albert.report_samples import BASE, BETTER, comparison, pretraining, report_of
 from tests.conftest import save_small_model
 from tests.corpora import make_corpus, record
 
@@ -115,14 +115,13 @@ def test_a_corpus_too_large_to_be_searched_unasked_is_named(place, monkeypatch, 
 
 def test_what_is_printed_of_a_comparison_names_the_model_that_stayed_at_chance_level(tmp_path):
     stuck = replace(BETTER, seeds=tuple(replace(seed, left_chance=False) for seed in BETTER.seeds))
-    result, page = comparison(BASE, stuck), tmp_path / "index.html"
-    outcome = end_to_end.EndToEndOutcome(None, pretraining(tmp_path), result, "verdict", page)
-    for printed in (
-        fine_tune.describe(fine_tune.FineTuneOutcome(result, None, page)),
-        end_to_end.describe(outcome),
-        lcqmc_experiment.describe(lcqmc_experiment.ExperimentOutcome((result,), "verdict", (), page)),
-    ):
-        assert "3 of 3 runs of 继续 stayed at chance level" in printed
+    report = report_of(comparison(BASE, stuck), bases=[pretraining(tmp_path)])
+    report = replace(report, warnings=("a warning",))
+    printed = describe_report(Reported(report, tmp_path / "index.html", ("a model",)))
+    assert "3 of 3 runs of 继续 stayed at chance level" in printed
+    assert "| MLM loss | 8.000 | 4.667 | −3.333 |" in printed
+    page = f"report {tmp_path / 'index.html'}"
+    assert printed.splitlines()[-4:] == [report.verdict, "a warning", "a model", page]
 
 
 def test_a_line_that_a_training_says_is_one_write(monkeypatch):

@@ -41,6 +41,8 @@ def test_two_fields_are_each_judged_on_both_tasks(tokenizer, prefect_server, tmp
     more = ["mean of the last 3", "0.5 of base"]
     assert names[:4] == 2 * matched_last
     assert names[4:] == [["base", *more, f"{one}, then task texts", one] for one in ("first", "second")]
+    shown = [(model["note"], bool(model["pretraining"])) for model in metrics["evaluations"][0]["models"]]
+    assert shown == [("mismatched", True), (None, False), (None, True), ("matched", True)]
     # only with the first number of labels is there a primary contrast, and none in the last two
     assert [one["primary"] for one in metrics["evaluations"]] == ["first", "second", *[None] * 4]
     steps = [(one["model"], one["baseline"]) for one in metrics["evaluations"][0]["steps"]]

@@ -13,6 +13,7 @@ from tests.albert.report_samples import (
     EXAMPLES,
     comparison,
     contamination,
+    knowing,
     model,
     report_of,
 )
@@ -86,6 +87,14 @@ def test_a_change_is_of_the_examples_that_neither_model_alone_has_read(read, exp
     both = comparison(replace(BASE, contamination=(leak,)), newer)
     assert verdict(both) == verdict(comparison(BASE, BETTER))
     assert ("may have read all but 10 examples" in verdict(found)) == (len(read) == 190)
+
+
+def test_drift_is_what_a_model_knows_less_of_general_text():
+    known = (knowing(200, 150, 100), None)
+    first, second, third = comparison(BASE, *(model("m", [0.8], intrinsic=one) for one in known)).models
+    assert first.drift == 0 and second.drift == pytest.approx(-0.1) and third.drift is None
+    # 0, -0.1 and -0.2 of three documents
+    assert second.drift_half_width == pytest.approx(4.303 * 0.1 / 3**0.5, rel=1e-3)
 
 
 def test_spearmans_ranks_are_among_the_examples_that_are_left():

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from albert.batching import InstanceStream, is_held_out
-from albert.evaluation import accuracy_change, changes_of, outcomes_of, scores_of, seen_share, sums_of
+from albert.evaluation import Intrinsic, changes_of, outcomes_of, scores_of, seen_share, sums_of
 from albert.evaluation.held_out import flip_segments
 from albert.model import IGNORED
 from benchmarks.coverage import coverage, held_out_change, simulate
+from tests.albert.report_samples import comparison, model
 from tests.conftest import small_model
 
 
@@ -94,8 +95,9 @@ def test_outcomes_kept_as_text_give_the_interval_of_the_sums():
     after = before.copy()
     before[:, 1], after[:, 1] = rng.binomial(before[:, 2].astype(int), 0.4), rng.integers(0, before[:, 2] + 1)
     changes = changes_of(before, after, documents)
-    change = accuracy_change(outcomes_of(before, documents), outcomes_of(after, documents))
-    ends = (change.mean, change.mean - change.half_width, change.mean + change.half_width)
+    kept = [Intrinsic(general_outcomes=outcomes_of(sums, documents)) for sums in (before, after)]
+    _, better = comparison(*(model("m", [0.8], intrinsic=one) for one in kept)).models
+    ends = (better.drift, better.drift - better.drift_half_width, better.drift + better.drift_half_width)
     assert ends == pytest.approx([changes[f"mlm_accuracy_change{end}"] for end in ("", "_low", "_high")])
 
 

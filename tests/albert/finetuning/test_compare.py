@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from albert.evaluation import Intrinsic, pack
 from albert.finetuning import (
     FineTuneOptimizer,
     ModelRuns,
@@ -47,9 +46,9 @@ def task(tmp_path_factory, model_folder):
     return data, [prepare(settings, data, number) for number in range(3)]
 
 
-def runs_of(candidate, said, **known):
+def runs_of(candidate, said):
     """A model that says these labels, with a confidence of 0.8."""
-    return ModelRuns(name=candidate.name, candidates=(candidate,), runs=seed_runs(candidate, said), **known)
+    return ModelRuns(name=candidate.name, candidates=(candidate,), runs=seed_runs(candidate, said))
 
 
 def seed_runs(candidate, said, seconds=1.0):
@@ -67,13 +66,8 @@ def seed_runs(candidate, said, seconds=1.0):
 @pytest.fixture(scope="module")
 def compared(task):
     data, candidates = task
-    predicted = ((4, 4, 5), (4, 3, 3))  # of ten masked tokens in each document
-    known = (pack(np.array([[(n, 10.0, at) for at, n in enumerate(each)]])) for each in predicted)
-    models = [
-        runs_of(candidate, said, intrinsic=Intrinsic(general_outcomes=outcomes))
-        for candidate, said, outcomes in zip(candidates, (NONE, ONE, TWO), (*known, None), strict=True)
-    ]
-    return compare_models(data, models, domain_words=("龙井", "茶香"), stepwise=True)
+    models = [runs_of(*pair) for pair in zip(candidates, (NONE, ONE, TWO), strict=True)]
+    return compare_models(data, models, domain_words=("龙井", "茶香"))
 
 
 def test_confusions_are_gold_by_predicted(compared):
@@ -118,12 +112,6 @@ def test_slices_are_by_length_and_by_domain_words(compared):
 def test_calibration_is_that_of_every_seed(compared):
     for name, right in (("none", 5 / 8), ("one", 17 / 24), ("two", 1)):
         assert compared.model(name).calibration.ece == pytest.approx(abs(0.8 - right))
-
-
-def test_drift_is_what_a_model_knows_less_of_general_text(compared):
-    first, second, third = compared.models
-    assert first.drift == 0 and second.drift == pytest.approx(-0.1) and third.drift is None
-    assert second.drift_half_width == pytest.approx(4.303 * 0.1 / 3**0.5, rel=1e-3)  # 0, -0.1 and -0.2
 
 
 @pytest.mark.parametrize("seconds, seeds", [(59.0, 10), (61.0, 5)])

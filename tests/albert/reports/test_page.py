@@ -27,6 +27,7 @@ from tests.albert.report_samples import (
     comparison,
     contamination,
     history,
+    knowing,
     model,
     pretraining,
     report_of,
@@ -134,9 +135,9 @@ def test_a_single_seed_has_no_interval():
 
 
 def test_the_verdict_says_what_was_forgotten(tmp_path):
-    doubtful = model("b", [0.8, 0.81, 0.82], drift=-0.002, drift_half_width=0.003)
+    doubtful = model("b", [0.8, 0.81, 0.82], intrinsic=knowing(199, 200, 198))
     unmeasured = model("b", [0.8, 0.81, 0.82])
-    doubt = "−0.2 (no clear change: −0.5 to +0.1)"
+    doubt = "−0.2 (no clear change: −0.7 to +0.3)"
     for better, drift in ((BETTER, "−0.2"), (doubtful, doubt), (unmeasured, "−2.0")):
         report = report_of(comparison(BASE, better), pretraining=pretraining(tmp_path, "general"))
         assert report.verdict.endswith(f"over 3 seeds; general drift {drift}.")
