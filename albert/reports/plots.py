@@ -12,7 +12,6 @@ from itertools import cycle, product
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
-import matplotlib
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.artist import Artist
@@ -24,8 +23,6 @@ from rich.cells import cell_len, set_cell_size
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
-
-matplotlib.use("svg")
 
 # colours that the SVG is drawn with, and the variables of the page that replace them
 _NAMES = ("ink", "soft", "faint", "accent", "bad", "page")
