@@ -7,6 +7,8 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 
+from data.terminal import make_app, run_app, run_piped
+
 FLOWS = {
     "refresh-corpus": "raw text -> a new version of a corpus",
     "continued-pretraining": "a corpus and a checkpoint -> a better checkpoint and a report",
@@ -39,15 +41,11 @@ def usage() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
-    from data.terminal import run_piped
-
     tokens = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
     return run_piped(lambda: _run(*tokens))
 
 
 def _run(command: str, *rest: str) -> int:
-    from data.terminal import make_app, run_app
-
     if command in ("-h", "--help"):
         print(usage())
         return 0
