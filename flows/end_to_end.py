@@ -85,8 +85,8 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     vocab = options.tokenizer or vocabulary(
         options.init, [*options.general, *options.domain], options.text.vocab_size, options.workspace
     )
-    folder = Workspace(Path(options.workspace)).experiments
-    files = guard_files("end-to-end", str(options.task), str(options.dev), options.test, folder)
+    task, folder = str(options.task), options.place.experiments
+    files = guard_files("end-to-end", task, str(options.dev), options.test, folder)
     guard, base = replace(options.guard, files=(*options.guard.files, *files)), None
     if options.general:
         make_corpus("general", options.general, vocab, guard, options.text, options)
@@ -96,7 +96,7 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     continued = pretrain("domain", start, options.steps, options)
     models = (f"base model={start}", f"continued={continued.checkpoint}")
     judged = fine_tune(**values_of(judging_options(options, models)))
-    verdict, page = report(str(options.task), lambda: _report(options, base, continued, judged))
+    verdict, page = report(task, lambda: _report(options, base, continued, judged))
     return EndToEndOutcome(base, continued, judged.result, verdict, page, judged.kept)
 
 
@@ -195,7 +195,7 @@ def _report(
     continued: PretrainResult,
     judged: FineTuneOutcome,
 ) -> tuple[str, Path]:
-    workspace, result = Workspace(Path(options.workspace)), judged.result
+    workspace, result = options.place, judged.result
     corpora = ["general", "domain"] if options.general else ["domain"]
     content = reports.build_report(
         title=f"Did continued pretraining help on {result.task}?",

@@ -71,11 +71,11 @@ def describe(outcome: FineTuneOutcome) -> str:
 @job(describe, run_name="fine-tune on {task}")
 def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> FineTuneOutcome:
     """Fine-tune every model with every seed, score them, and leave a report."""
-    place = Workspace(Path(options.workspace))
+    place = options.place
     run = options.run or run_name(plan.settings, options.corpora)
     keep = None if options.keep == "none" else KeptModels(place.model(run), options.keep == "all")
     with device_slot(place):
-        result = compare(plan, place, options.corpora, workers=options.running.workers, keep=keep)
+        result = compare(options, plan, keep=keep)
     settings = replace(plan.settings, seeds=result.seeds)
     page = report(run, lambda: _report(place, run, settings, result))
     return FineTuneOutcome(result, settings, page, tuple(keep.lines) if keep else ())
@@ -93,19 +93,17 @@ class ModelFacts:
 
 
 def compare(
+    options: FineTuneOptions,
     plan: FineTunePlan,
-    workspace: Workspace,
-    corpora: CorporaOptions,
     facts: Sequence[ModelFacts] | None = None,
     *,
-    workers: int | None = None,
     stepwise: bool = False,
     keep: KeptModels | None = None,
 ) -> Comparison:
     """Train each model with each seed and compare them; earlier runs of the same come from the workspace."""
-    settings = plan.settings
+    settings, workspace, corpora = plan.settings, options.place, options.corpora
     facts = facts or default_facts(workspace, settings, corpora)
-    with _open_pool(workers, settings) as pool:
+    with _open_pool(options.running.workers, settings) as pool:
         cache = _Cache(workspace.root / "evaluations", pool, keep)
         models, baselines = finetuning.train_models(settings, plan.data, cache.train)
         if keep is not None:

@@ -92,7 +92,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         return 0
     from data.publication import working_copy
 
-    with working_copy(chosen.workspace, read_only=getattr(chosen, "dry_run", False)) as copy:
+    with working_copy(chosen.workspace, read_only=chosen.dry_run) as copy:
         status, text = _run_in(name, replace(chosen, workspace=str(copy.root)))
     print(text)
     return status
@@ -105,9 +105,8 @@ def _run_in(name: str, chosen: Job) -> tuple[int, str]:
     plan = PREPARE[name](chosen)
     if isinstance(plan, Answer):
         return 0, plan.text
-    folder = Path(chosen.workspace)
-    check_room(folder)
-    set_up_prefect(folder)
+    check_room(chosen.place.root)
+    set_up_prefect(chosen.place.root)
     has_own = server_version() is None  # refuses a server that cannot be used
     ready = begin_own_server() if has_own else lambda: None
     if has_own and sys.stderr.isatty():

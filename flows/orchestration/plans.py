@@ -153,7 +153,7 @@ def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
 
     A run that began on older versions goes on with those while it is unfinished or has no report.
     """
-    place = Workspace(Path(options.workspace))
+    place = options.place
     settled = _settled_name(options, place)
     with read_catalog(place) as db:
         newest = require_version(db, options.corpus).version
@@ -274,10 +274,10 @@ def plan_fine_tuning(options: FineTuneOptions) -> FineTunePlan:
     data = finetuning.read_task(settings)
     finetuning.check_models(settings)
     for name in filter(None, (options.corpora.domain, options.corpora.general)):
-        with read_catalog(Workspace(Path(options.workspace))) as db:
+        with read_catalog(options.place) as db:
             require_version(db, name)
     if options.run:
-        folder = Workspace(Path(options.workspace)).model(check_name(options.run, "run"))
+        folder = options.place.model(check_name(options.run, "run"))
         if (folder / SETTINGS_FILE).is_file():
             raise InputError(
                 f"run {options.run!r} is a pretraining, whose report would be lost: choose another --run"
@@ -307,7 +307,7 @@ def plan_tokenizer(options: TokenizerOptions) -> list[str] | Version:
     if bool(options.corpus) == bool(options.source):
         raise InputError("give either --corpus or --source to learn a vocabulary from")
     if options.corpus:
-        with read_catalog(Workspace(Path(options.workspace))) as db:
+        with read_catalog(options.place) as db:
             return require_version(db, options.corpus)
     return [path for source in options.source for path in find_files(source)]
 
@@ -324,7 +324,7 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
         raise InputError("give --general text to train a base model on, or --init with a checkpoint folder")
     _check_texts((*options.general, *options.domain), options.guard)
     finetuning.read_task(fine_tune_settings(judging_options(options, (options.init,))))
-    ours = Workspace(Path(options.workspace)).tokenizers
+    ours = options.place.tokenizers
     vocabulary = find_tokenizer(options.tokenizer, ours) if options.tokenizer else None
     if not is_checkpoint:
         model.AlbertConfig.preset(options.init)
