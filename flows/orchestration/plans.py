@@ -138,13 +138,14 @@ class PretrainingPlan:
 
 def plan_pretraining(options: PretrainingOptions) -> PretrainingPlan:
     """Plan a run on the corpora's current versions, or going on, and check what it starts from or resumes."""
-    from albert.runtime import Process
+    from albert.runtime import Process, default_device
 
     plan = pretraining_plan(options)
     # again when it has its device, for which it may wait for hours
-    pretraining.with_step_size(plan.settings, Process(world_size=options.processes))
-    pretraining.check_start(plan.settings)
-    pretraining.check_same_run(plan.settings)
+    process = Process(world_size=options.processes, device=default_device())
+    settings = pretraining.with_step_size(plan.settings, process)
+    pretraining.check_start(settings)
+    pretraining.check_same_run(settings)
     return plan
 
 
