@@ -17,10 +17,8 @@ from data.terminal import EXIT_DIFFERENT, make_app, run_app
 checkpoint = make_app("checkpoint", "Convert, inspect and compare checkpoints; print what the presets cost.")
 report = make_app("report", "Compare the reports of runs; print the schema of metrics.json.")
 app = make_app("albert", "Checkpoints, reports and predictions.")
-predict = make_app("predict", "Write the labels and probabilities that a fine-tuned model predicts.")
 app.command(checkpoint)
 app.command(report)
-app.command(predict)
 # a command's lines
 checkpoint.result_action = lambda result: print("\n".join(result)) if isinstance(result, list) else result
 checkpoint.command("albert.model:sizes_table", "sizes", help="Print the size and cost of each preset.")
@@ -142,9 +140,9 @@ def schema() -> None:
     print(json.dumps(reports.report_schema(), indent=2))
 
 
-@predict.default
-def predict_file(*, model: Path, input: Path, output: Path | None = None, task: str | None = None) -> None:
-    """Write the labels and probabilities that a fine-tuned model predicts for a file, labelled or not.
+@app.command
+def predict(*, model: Path, input: Path, output: Path | None = None, task: str | None = None) -> None:
+    """Write the labels and probabilities that a fine-tuned model predicts.
 
     Args:
         model: Folder of a model that fine-tune kept.

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Literal, get_args
 from data import catalog
 from data.cores import cores
 from data.errors import InputError
-from data.terminal import make_app
 from data.workspace import Workspace, check_room, default_place, local_folder
 from flows.orchestration.command import set_up_prefect
 from flows.orchestration.servers import served_at, server_version
@@ -46,10 +45,8 @@ class Finding:
 
 
 ok, note, bad = (partial(Finding, level) for level in get_args(Level))
-app = make_app("doctor", "Check the installation, the workspace and the server.")
 
 
-@app.default
 def doctor(*, fix: bool = False, workspace: str | None = None) -> int:
     """Check the installation, the workspace and the server.
 
