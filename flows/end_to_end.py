@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from prefect.exceptions import CancelledRun
-
 from albert import reports
 from albert.checkpoints import find_source, names_checkpoint
 from albert.evaluation import Comparison
@@ -34,7 +32,6 @@ from flows.orchestration import (
     TextOptions,
     file_checksums,
     gather_facts,
-    is_deployed,
     job,
     judging_options,
     publish_report,
@@ -172,8 +169,8 @@ def pretrain(corpus: str, init: str, steps: int, options: EndToEndOptions) -> Pr
 
 def finished(result: PretrainResult) -> PretrainResult:
     """The result of a whole pretraining; one that was stopped stops what follows it too."""
-    if result.status == "interrupted":
-        raise CancelledRun if is_deployed() else KeyboardInterrupt
+    if result.status == "interrupted":  # of a command: in a deployment's run it was cancelled, which raises
+        raise KeyboardInterrupt
     return result
 
 

@@ -110,20 +110,14 @@ class TuningOptions:
 class FineTuneSettings(TuningOptions):
     """Fine-tune models on a labelled task under the same seeds and compare them."""
 
+    # one that comes with jixu, a YAML task file, or a name of yours
     task: Annotated[Task, BeforeValidator(lambda task: load_task(task) if isinstance(task, str) else task)]
-    """Task: one that comes with jixu, a YAML task file, or a name of yours (任务)"""
-    train: Path | None = None
-    """Training examples, as the task's publisher has them (训练集)"""
-    dev: Path
-    """Examples that choose the best epoch (开发集)"""
-    test: Path | None = None
-    """Examples scored once, at the best epoch (测试集)"""
-    models: tuple[Path, ...]
-    """Checkpoint folders or hf:REPO; each is compared with the first (模型)"""
-    names: Words | None = None
-    """Names of the models in tables; those of one name are runs of one recipe"""
-    primary: str | None = None
-    """Name of the model that the verdict is about; by default the last (主要对比)"""
+    train: Path | None = None  # examples as the task's publisher has them, as in dev and test
+    dev: Path  # chooses the best epoch
+    test: Path | None = None  # is scored once, at the best epoch
+    models: tuple[Path, ...]  # checkpoint folders or hf:REPO; each is compared with the first
+    names: Words | None = None  # of the models in tables; those of one name are runs of one recipe
+    primary: str | None = None  # name of the model that the verdict is about; by default the last
 
     def __post_init__(self) -> None:
         super().__post_init__()
