@@ -6,16 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from albert import tasks  # whose TaskData loads numpy, which --help can do without
 from albert.tasks import Kind, Pooling, Task, load_task
 from data.errors import ConfigError
 from data.options import Commas, Words, options
-
-if TYPE_CHECKING:
-    from albert.tasks import TaskData  # loads numpy, which --help can do without
 
 # small tasks need more steps, up to 20 epochs (Mosbach et al. 2021, section 5), large ones 3 (Devlin et al.)
 FEWEST_STEPS = 1000
@@ -143,7 +141,7 @@ class FineTuneSettings(TuningOptions):
                 f"those are {', '.join(others) or 'none'}"
             )
 
-    def fitted(self, data: TaskData) -> FineTuneSettings:
+    def fitted(self, data: tasks.TaskData) -> FineTuneSettings:
         """The settings with what the task decides: pooling, epochs and rates."""
         examples = len(data.splits["train"].examples) if "train" in data.splits else 0
         steps = max(math.ceil(examples / self.batch_size), 1)

@@ -24,6 +24,8 @@ from pydantic_core import to_jsonable_python
 
 from data.errors import ConfigError, masked
 from data.options import faults, options_of, values_of
+from data.publication import working_copy
+from data.refresh import load_recipe
 from data.terminal import EXIT_INTERRUPTED, make_app, run_named
 from data.workspace import check_room, state_folder
 from flows.orchestration.mistakes import explain
@@ -53,8 +55,6 @@ def read_options(name: str, arguments: Sequence[str]) -> Job | None:
     app, tokens = make_command(name), list(arguments)
     place = _value_of("--recipe", tokens) if name == "refresh-corpus" else None
     if place:
-        from data.refresh import load_recipe
-
         # what is typed takes precedence, be it equal to its default
         recipe: Any = to_jsonable_python(load_recipe(Path(place)))
         app.config = Dict(recipe, source=place)
@@ -90,8 +90,6 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     chosen = read_options(name, arguments)
     if chosen is None:
         return 0
-    from data.publication import working_copy
-
     with working_copy(chosen.workspace, read_only=chosen.dry_run) as copy:
         status, text = _run_in(name, replace(chosen, workspace=str(copy.root)))
     print(text)
