@@ -103,7 +103,8 @@ def diff(first: str, second: str, /) -> int:
         first: Folder, weights file, TensorFlow prefix, or hf:REPO.
         second: The other one.
     """
-    lines, summary = checkpoints.compare(*map(checkpoints.read_checkpoint, (first, second)))
+    read = checkpoints.read_checkpoint
+    lines, summary = checkpoints.compare(read(first), read(second))
     print("\n".join([*lines, summary]))
     return EXIT_DIFFERENT if lines else 0
 
