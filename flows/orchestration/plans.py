@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic_core import to_jsonable_python
 
+# these load torch, which takes seconds, at the first use of a name that needs it
 from albert import checkpoints, finetuning, model, pretraining, tasks
 from albert.finetuning import FineTuneRunning, FineTuneSettings, TuningOptions
 from albert.pretraining import SETTINGS_FILE, Corpus, PretrainSettings, TrainingOptions
@@ -58,8 +59,6 @@ from flows.orchestration.settings import (
     TokenizerOptions,
     demo_options,
 )
-
-# albert's rooms load torch, which takes seconds, at the first use of a name that needs it
 
 
 @dataclass(frozen=True, slots=True)
