@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+# these load torch, which takes seconds, at the first use of a name that needs it
+from albert import checkpoints, evaluation, finetuning, model, reports, tasks
+from data import segmentation, tokenization
+from data.cleaning import split_sentences
 from data.errors import InputError
 from data.files import write_text
 from data.terminal import EXIT_DIFFERENT, make_app, run_app
 
-if TYPE_CHECKING:
-    from albert.checkpoints import LoadedCheckpoint
-
 checkpoint = make_app("checkpoint", "Convert, inspect and compare checkpoints; print what the presets cost.")
 report = make_app("report", "Compare the reports of runs; print the schema of metrics.json.")
 app = make_app("albert", "Checkpoints, reports and predictions.")
-predict = make_app("predict", "Write the labels and probabilities that a fine-tuned model predicts.")
 app.command(checkpoint)
 app.command(report)
-app.command(predict)
 # a command's lines
 checkpoint.result_action = lambda result: print("\n".join(result)) if isinstance(result, list) else result
 checkpoint.command("albert.model:sizes_table", "sizes", help="Print the size and cost of each preset.")
@@ -42,11 +40,8 @@ def inspect(source: str, /, *, probe: str | None = None) -> None:
         source: Folder, weights file, TensorFlow prefix, or hf:REPO.
         probe: Text, or a text file, whose masked words the model predicts.
     """
-    from albert.checkpoints import read_checkpoint
-    from albert.model import measure_sizes
-
-    checkpoint = read_checkpoint(source)
-    config, sizes = checkpoint.config, measure_sizes(checkpoint.config)
+    checkpoint = checkpoints.read_checkpoint(source)
+    config, sizes = checkpoint.config, model.measure_sizes(checkpoint.config)
     print(f"{checkpoint.source.weights}: {checkpoint.weights_format}, {config.file_format} when written")
     print(
         f"{config.layout} layout, {config.norm}-LN, share {config.share}, {config.depth} layers, "
@@ -64,22 +59,17 @@ def inspect(source: str, /, *, probe: str | None = None) -> None:
         _probe(checkpoint, probe)
 
 
-def _probe(checkpoint: LoadedCheckpoint, text: str) -> None:
-    from albert.evaluation import probe_sentences
-    from data.cleaning import split_sentences
-    from data.segmentation import Segmenter
-    from data.tokenization import load_tokenizer
-
-    tokenizer = load_tokenizer(checkpoint.source.vocabulary)
+def _probe(checkpoint: checkpoints.LoadedCheckpoint, text: str) -> None:
+    tokenizer = tokenization.load_tokenizer(checkpoint.source.vocabulary)
     try:
         content = Path(text).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(f"--probe {text} is not UTF-8 text") from None
     except (OSError, ValueError):
         content = text  # no file's name
-    segmenter = Segmenter()
+    segmenter = segmentation.Segmenter()
     sentences = [segmenter.split(sentence) for sentence in split_sentences(content)]
-    result = probe_sentences(checkpoint.build(), tokenizer, sentences)
+    result = evaluation.probe_sentences(checkpoint.build(), tokenizer, sentences)
     print(result.describe())
     if warning := result.warning():
         print(warning)
@@ -102,12 +92,11 @@ def card(
         source_licence: CORPUS=LICENCE, the licence of a corpus's texts; may be repeated.
         report: Folder of the report; by default that of the run.
     """
-    from albert.reports import write_card
-
     if broken := [given for given in source_licence if "=" not in given]:
         raise InputError(f"--source-licence {broken[0]!r}: write CORPUS=LICENCE")
     licences = dict(given.split("=", 1) for given in source_licence)
-    print(f"wrote {write_card(folder, report=report, licence=licence, source_licences=licences)}")
+    card = reports.write_card(folder, report=report, licence=licence, source_licences=licences)
+    print(f"wrote {card}")
 
 
 @checkpoint.command
@@ -118,9 +107,8 @@ def diff(first: str, second: str, /) -> int:
         first: Folder, weights file, TensorFlow prefix, or hf:REPO.
         second: The other one.
     """
-    from albert.checkpoints import compare, read_checkpoint
-
-    lines, summary = compare(read_checkpoint(first), read_checkpoint(second))
+    read = checkpoints.read_checkpoint
+    lines, summary = checkpoints.compare(read(first), read(second))
     print("\n".join([*lines, summary]))
     return EXIT_DIFFERENT if lines else 0
 
@@ -133,24 +121,20 @@ def average(*folders: str, weight: float | None = None) -> None:
         folders: Two checkpoints or more, and last a folder that does not exist yet.
         weight: Share of the first checkpoint, the others divide the rest; by default all count alike.
     """
-    from albert.checkpoints import average
-
     *sources, target = folders or ("",)
-    notices = average(sources, Path(target), weight=weight)
+    notices = checkpoints.average(sources, Path(target), weight=weight)
     print("\n".join([*notices, f"wrote {target}"]))
 
 
 @report.command
 def schema() -> None:
     """Print the JSON schema of metrics.json."""
-    from albert.reports import report_schema
-
-    print(json.dumps(report_schema(), indent=2))
+    print(json.dumps(reports.report_schema(), indent=2))
 
 
-@predict.default
-def predict_file(*, model: Path, input: Path, output: Path | None = None, task: str | None = None) -> None:
-    """Write the labels and probabilities that a fine-tuned model predicts for a file, labelled or not.
+@app.command
+def predict(*, model: Path, input: Path, output: Path | None = None, task: str | None = None) -> None:
+    """Write the labels and probabilities that a fine-tuned model predicts.
 
     Args:
         model: Folder of a model that fine-tune kept.
@@ -160,14 +144,12 @@ def predict_file(*, model: Path, input: Path, output: Path | None = None, task: 
         task: Task or task file with the columns of the input; by default the model's own. For a model that
             Trainer saved, one with `answers: squad2` says that an answer may be missing.
     """
-    from albert.finetuning import predict_file
-    from albert.tasks import load_task
-
     if output is not None and output.is_dir():
         raise InputError(f"--output {output} is a folder: name a file")
     if output is not None and output.resolve() == input.resolve():
         raise InputError(f"--output {output} is the input: name another file")
-    predicted = predict_file(model, input, None if task is None else load_task(task))
+    of_task = None if task is None else tasks.load_task(task)
+    predicted = finetuning.predict_file(model, input, of_task)
     if output is None:
         print(predicted.table(), end="")
     else:

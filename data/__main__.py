@@ -13,10 +13,12 @@ from data.storage import RemoteFolder
 from data.terminal import make_app, run_app
 from data.workspace import Workspace, local_folder
 
-app = make_app("corpus", "Keep a workspace tidy, find new words of a field, copy a workspace to and from S3.")
+corpus = make_app(
+    "corpus", "Keep a workspace tidy, find new words of a field, copy a workspace to and from S3."
+)
 
 
-@app.command
+@corpus.command
 def gc(*, keep: int = 1, dry_run: bool = False, workspace: str | None = None) -> None:
     """Remove old versions, and files that no version uses.
 
@@ -33,7 +35,7 @@ def gc(*, keep: int = 1, dry_run: bool = False, workspace: str | None = None) ->
     print(f"{len(gone.versions)} version(s), {len(gone.files)} file(s), {gone.bytes:,} bytes {done}")
 
 
-@app.command
+@corpus.command
 def remove(corpus: str, /, *, workspace: str | None = None) -> None:
     """Remove a corpus; models and reports made from it stay.
 
@@ -46,7 +48,7 @@ def remove(corpus: str, /, *, workspace: str | None = None) -> None:
     print(f"{corpus} is gone" + (f"; models pretrained on it stay: {', '.join(runs)}" if runs else ""))
 
 
-@app.command
+@corpus.command
 def compact(*, corpus: str, workspace: str | None = None) -> None:
     """Merge a corpus's small shards.
 
@@ -59,7 +61,7 @@ def compact(*, corpus: str, workspace: str | None = None) -> None:
     print(f"{corpus} version {version.version}: the same, in fewer shards" if version else "nothing to merge")
 
 
-@app.command
+@corpus.command
 def words(
     *,
     corpus: str | None = None,
@@ -109,7 +111,7 @@ def words(
     print(f"{len(new):,} words in {output}, with counts and examples in {table}")
 
 
-@app.command
+@corpus.command
 def pull(url: str, /, *, workspace: Path | None = None) -> None:
     """Make a copy on this machine equal to the published workspace.
 
@@ -121,7 +123,7 @@ def pull(url: str, /, *, workspace: Path | None = None) -> None:
     print(_describe(publication.pull(RemoteFolder(url), copy), copy))
 
 
-@app.command
+@corpus.command
 def push(url: str, /, *, workspace: Path | None = None) -> None:
     """Publish a folder.
 
@@ -136,7 +138,7 @@ def push(url: str, /, *, workspace: Path | None = None) -> None:
         print(_describe(publication.publish(store, copy), copy))
 
 
-@app.command
+@corpus.command
 def unlock(url: str, /) -> None:
     """Allow writing again after a writer died on another machine.
 
@@ -156,4 +158,4 @@ def _describe(manifest: publication.Manifest, workspace: Workspace) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_app(app))
+    sys.exit(run_app(corpus))

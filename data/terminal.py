@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import select
 import sys
+import traceback
+import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cyclopts import App, CycloptsError, Group, Parameter
 from pydantic.fields import FieldInfo
 
-from data.errors import UserError, disk_trouble
+from data.errors import UserError, disk_trouble, masked
 
 if TYPE_CHECKING:
     from cyclopts.help import HelpPanel
@@ -56,22 +59,45 @@ def _shown(default: object) -> object:
 def run_app(app: App, arguments: Sequence[str] | None = None, name: str | None = None) -> int:
     """Run a command; returns its exit code. A user's mistake is one line on standard error."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
-    return run_piped(lambda: _run(app, tokens, name or app.name[0]))
+    work = partial(app, tokens, exit_on_error=False, print_error=False)
+    return run_piped(lambda: run_named(name or app.name[0], work))
 
 
-def _run(app: App, tokens: Sequence[str], name: str) -> int:
+def explain(error: BaseException) -> str | None:
+    """A line on an error that is not the program's; None for any other."""
+    if isinstance(error, UserError | CycloptsError):
+        return masked(" ".join(str(error).split()))
+    if type(error).__name__ == "KernelError":  # JIXU_KERNELS may keep its module from loading
+        return str(error)
+    return disk_trouble(error)
+
+
+def run_named(
+    name: str, work: Callable[[], object], explain: Callable[[BaseException], str | None] = explain
+) -> int:
+    """Do a command's work; returns its exit code: what the work returns if that is a number, else 0."""
     try:
-        status = app(tokens, exit_on_error=False, print_error=False)
+        status = work()
         return status if isinstance(status, int) else 0
-    except KeyboardInterrupt:
-        print(f"{name}: stopped", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except Exception as error:
-        line = str(error) if isinstance(error, CycloptsError | UserError) else disk_trouble(error)
+    except (KeyboardInterrupt, Exception) as error:
+        # Ctrl-C, as DuckDB reports it too
+        is_stopped = isinstance(error, KeyboardInterrupt) or "Query interrupted" in str(error)
+        line = "stopped" if is_stopped else explain(error)
         if line is None:
             raise
-        print(f"{name}: {' '.join(line.split())}", file=sys.stderr)
-        return EXIT_USER_ERROR
+        let_go(error)
+        print(f"{name}: {line}", file=sys.stderr)
+        return EXIT_INTERRUPTED if is_stopped else EXIT_USER_ERROR
+
+
+def let_go(error: BaseException | None) -> None:
+    """Clear the frames that an error went through. Prefect keeps errors, and frames hold connections open."""
+    with warnings.catch_warnings():
+        # Ctrl-C may come between the making of a coroutine and its first step
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+        while error is not None:
+            traceback.clear_frames(error.__traceback__)
+            error = error.__context__
 
 
 def run_piped(command: Callable[[], int]) -> int:

@@ -7,6 +7,10 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 
+from cyclopts import App
+
+from data.terminal import make_app, run_app, run_piped
+
 FLOWS = {
     "refresh-corpus": "raw text -> a new version of a corpus",
     "continued-pretraining": "a corpus and a checkpoint -> a better checkpoint and a report",
@@ -39,15 +43,11 @@ def usage() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
-    from data.terminal import run_piped
-
     tokens = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
     return run_piped(lambda: _run(*tokens))
 
 
 def _run(command: str, *rest: str) -> int:
-    from data.terminal import make_app, run_app
-
     if command in ("-h", "--help"):
         print(usage())
         return 0
@@ -58,20 +58,21 @@ def _run(command: str, *rest: str) -> int:
         from flows.orchestration import run
 
         return run(command, rest)
-    if command in SERVICES:
-        tool = importlib.import_module(f"flows.orchestration.{command}").app
-    elif command == "corpus":
-        from data.__main__ import app as tool
-    elif command in GROUPS:
-        from albert.__main__ import app
-
-        tool = app[command]
-    else:
+    if command not in (*SERVICES, *GROUPS):
         print(f"jixu: no command {command!r}; jixu --help lists them", file=sys.stderr)
         return 2
-    jixu = make_app("jixu", "")  # so that the usage of a tool begins with it
-    jixu.command(tool)
-    return run_app(jixu, [command, *rest], name=command)
+    return run_app(tree(command), [command, *rest], name=command)
+
+
+def tree(*commands: str) -> App:
+    """The app jixu with some of its services and groups, whose usage begins with its name."""
+    jixu = make_app("jixu", "")
+    for command in commands:
+        home = "data.__main__" if command == "corpus" else "albert.__main__"
+        if command in SERVICES:
+            home = f"flows.orchestration.{command}"
+        jixu.command(getattr(importlib.import_module(home), command))
+    return jixu
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from prefect.exceptions import CancelledRun
-
 from albert import reports
 from albert.checkpoints import find_source, names_checkpoint
 from albert.pretraining import PretrainResult, read_settings
@@ -34,7 +32,6 @@ from flows.orchestration import (
     TextOptions,
     describe_report,
     gather_facts,
-    is_deployed,
     job,
     judging_options,
     publish_report,
@@ -58,8 +55,8 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> Reported:
     vocab = options.tokenizer or vocabulary(
         options.init, [*options.general, *options.domain], options.text.vocab_size, options.workspace
     )
-    folder = Workspace(Path(options.workspace)).experiments
-    files = guard_files("end-to-end", str(options.task), str(options.dev), options.test, folder)
+    task, folder = str(options.task), options.place.experiments
+    files = guard_files("end-to-end", task, str(options.dev), options.test, folder)
     guard, base = replace(options.guard, files=(*options.guard.files, *files)), None
     if options.general:
         make_corpus("general", options.general, vocab, guard, options.text, options)
@@ -69,7 +66,7 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> Reported:
     continued = pretrain("domain", start, options.steps, options)
     models = (f"base model={start}", f"continued={continued.checkpoint}")
     judged = fine_tune(**values_of(judging_options(options, models)))
-    return report(str(options.task), lambda: _report(options, base, continued, judged))
+    return report(task, lambda: _report(options, base, continued, judged))
 
 
 def guard_files(name: str, task: str, dev: str, test: str | None, folder: Path) -> list[str]:
@@ -144,8 +141,8 @@ def pretrain(corpus: str, init: str, steps: int, options: EndToEndOptions) -> Pr
 
 def finished(result: PretrainResult) -> PretrainResult:
     """The result of a whole pretraining; one that was stopped stops what follows it too."""
-    if result.status == "interrupted":
-        raise CancelledRun if is_deployed() else KeyboardInterrupt
+    if result.status == "interrupted":  # of a command: in a deployment's run it was cancelled, which raises
+        raise KeyboardInterrupt
     return result
 
 
@@ -164,7 +161,7 @@ def vocabulary(init: str, sources: Sequence[str], vocab_size: int, workspace: st
 def _report(
     options: EndToEndOptions, base: PretrainResult | None, continued: PretrainResult, judged: Reported
 ) -> Reported:
-    workspace, (result,) = Workspace(Path(options.workspace)), judged.report.evaluations
+    workspace, (result,) = options.place, judged.report.evaluations
     corpora = ["general", "domain"] if options.general else ["domain"]
     content = reports.build_report(
         title=f"Did continued pretraining help on {result.task}?",

@@ -56,11 +56,11 @@ describe = describe_report
 @job(describe, run_name="fine-tune on {task}")
 def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> Reported:
     """Fine-tune every model with every seed, score them, and leave a report."""
-    place = Workspace(Path(options.workspace))
+    place = options.place
     run = options.run or run_name(plan.settings, options.corpora)
     keep = None if options.keep == "none" else KeptModels(place.model(run), options.keep == "all")
     with device_slot(place):
-        measured = compare(plan, place, options.corpora, workers=options.running.workers, keep=keep)
+        measured = compare(options, plan, keep=keep)
     result = judge(measured, stepwise=False)
     settings = replace(plan.settings, seeds=result.seeds)
     return report(run, lambda: _report(place, run, settings, result, keep.lines if keep else ()))
@@ -76,18 +76,16 @@ class ModelFacts:
 
 
 def compare(
+    options: FineTuneOptions,
     plan: FineTunePlan,
-    workspace: Workspace,
-    corpora: CorporaOptions,
     facts: Sequence[ModelFacts] | None = None,
     *,
-    workers: int | None = None,
     keep: KeptModels | None = None,
 ) -> Comparison:
     """Train each model with each seed and measure it; earlier runs of the same come from the workspace."""
-    settings = plan.settings
+    settings, workspace, corpora = plan.settings, options.place, options.corpora
     facts = facts or default_facts(workspace, settings, corpora)
-    with _open_pool(workers, settings) as pool:
+    with _open_pool(options.running.workers, settings) as pool:
         cache = _Cache(workspace.root / "evaluations", pool, keep)
         models, baselines = finetuning.train_models(settings, plan.data, cache.train)
         if keep is not None:

@@ -22,7 +22,6 @@ from albert.pretraining import PretrainResult, RunningOptions, list_checkpoints,
 from albert.tasks import read_lines, suffix_of
 from data.files import write_text
 from data.options import values_of
-from data.workspace import Workspace
 from flows.continued_pretraining import continued_pretraining
 from flows.end_to_end import finished, guard_files, make_corpus, read_texts, write_files, write_rows
 from flows.fine_tune import ModelFacts, compare, record
@@ -112,7 +111,7 @@ def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> Report
 
 def make_corpora(options: ExperimentOptions) -> None:
     """A corpus of general text, and of each field one of its text and one of its task's, all guarded."""
-    fields, folder = (options.first, options.second), Workspace(Path(options.workspace)).experiments
+    fields, folder = (options.first, options.second), options.place.experiments
     sources = {GENERAL: options.general, **{one.name: one.text for one in fields}}
     guard: list[str] = []
     for one in fields:
@@ -216,7 +215,7 @@ def average_of(sources: Sequence[Path | str], share: float | None, options: Expe
     """The mean of checkpoints, the last that of a run; one made before is used again."""
     last = Path(sources[-1])
     kind = "mean" if share is None else share
-    target = Workspace(Path(options.workspace)).experiments / f"{last.parent.name}-{last.name}-{kind}"
+    target = options.place.experiments / f"{last.parent.name}-{last.name}-{kind}"
     if not target.is_dir():
         average_checkpoints(target.name, lambda: average(sources, target, weight=share))
     return target
@@ -228,22 +227,21 @@ def judge(
     """Fine-tune the arms on a field's task. The last one's difference to the first is primary with the first
     number of labels alone, and not in an extra comparison: otherwise all differences are corrected alike.
     """
-    place = Workspace(Path(options.workspace))
-    folder, tuning = place.experiments, options.fine_tuning
-    plan = plan_fine_tuning(
-        FineTuneOptions(
-            **values_of(tuning) | {"running": values_of(tuning.running)},
-            task=one.task,
-            train=draw_lines(one.train, labels, folder / f"{one.name}-train"),
-            dev=draw_lines(one.dev, MOST_DEV, folder / f"{one.name}-dev"),
-            test=draw_lines(one.test, MOST_TEST, folder / f"{one.name}-test"),
-            model=tuple(arm.model for arm in arms),
-            workspace=options.workspace,
-        )
+    place, tuning = options.place, options.fine_tuning
+    folder = place.experiments
+    judging = FineTuneOptions(
+        **values_of(tuning) | {"running": values_of(tuning.running) | {"workers": options.workers}},
+        task=one.task,
+        train=draw_lines(one.train, labels, folder / f"{one.name}-train"),
+        dev=draw_lines(one.dev, MOST_DEV, folder / f"{one.name}-dev"),
+        test=draw_lines(one.test, MOST_TEST, folder / f"{one.name}-test"),
+        model=tuple(arm.model for arm in arms),
+        workspace=options.workspace,
+        corpora=CorporaOptions(domain=one.name, general=GENERAL),
     )
-    corpora, facts = CorporaOptions(domain=one.name, general=GENERAL), [arm.facts for arm in arms]
+    plan = plan_fine_tuning(judging)
     with device_slot(place):
-        result = compare(plan, place, corpora, facts, workers=options.workers)
+        result = compare(judging, plan, [arm.facts for arm in arms])
     record(place, f"experiment-{one.name}-{labels}{'-more' if is_extra else ''}", result)
     learnt = min(labels, result.examples["train"])  # a small task has fewer
     pairs = zip(result.models, arms, strict=True)
@@ -259,7 +257,7 @@ def _report(
     comparisons: Sequence[Comparison],
     left_out: Sequence[str],
 ) -> Reported:
-    place, fields = Workspace(Path(options.workspace)), (options.first, options.second)
+    place, fields = options.place, (options.first, options.second)
     first_runs = runs[0] if runs else []
     contrasts = {
         "primary": f"matched minus mismatched text, with {options.labels[0]:,} labels, on each task",

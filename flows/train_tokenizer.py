@@ -9,7 +9,6 @@ from data.files import TEMPORARY_SUFFIX
 from data.refresh import read_sentences
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 from data.tokenization import train_tokenizer as learn
-from data.workspace import Workspace
 from flows.orchestration import (
     TokenizerOptions,
     begin_progress,
@@ -27,7 +26,7 @@ describe = str  # the outcome is a line
 def train_tokenizer(options: TokenizerOptions, sources: list[str] | Version) -> str:
     """Learn a vocabulary from cleaned sentences; returns a line about it."""
     name = options.name or f"{options.kind}-{options.vocab_size}"
-    folder = Workspace(Path(options.workspace)).tokenizers / name
+    folder = options.place.tokenizers / name
     move = begin_progress(name, "share of the text read; learning follows")
     sentences = iterate_sentences(sources, options.workspace, move)
     tokenizer = learn_vocabulary(

@@ -11,16 +11,12 @@ from importlib import import_module
 import pytest
 import torch
 
-from albert.__main__ import checkpoint as checkpoint_app
-from albert.__main__ import predict as predict_app
-from albert.__main__ import report as report_app
 from albert.finetuning import predict_file
 from benchmarks.support.sizing import table, training_table
-from data.__main__ import app as corpus_app
 from data.catalog import open_workspace
 from data.cleaning import QualityRules
 from data.refresh import load_recipe
-from flows.orchestration import automations, doctor, serve, worker
+from flows.__main__ import GROUPS, SERVICES, tree
 from flows.orchestration.command import make_command
 from flows.orchestration.mistakes import in_words_of_the_form
 from flows.orchestration.options_page import page
@@ -179,15 +175,9 @@ def test_named_modules_exist():
 
 def commands():
     """The commands of jixu that take options, by name."""
-    services = (serve, worker, doctor, automations)
-    return {
-        **{name: make_command(name) for name in JOBS},
-        **{service.__name__.rpartition(".")[2]: service.app for service in services},
-        "corpus": corpus_app,
-        "checkpoint": checkpoint_app,
-        "report": report_app,
-        "predict": predict_app,
-    }
+    tools = (*SERVICES, *GROUPS)
+    jixu = tree(*tools)
+    return {name: make_command(name) for name in JOBS} | {name: jixu[name] for name in tools}
 
 
 def test_quoted_commands_are_valid():

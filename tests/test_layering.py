@@ -201,11 +201,19 @@ def test_packages_import_where_triton_is_not_installed():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_options_load_nothing_that_takes_long():
-    """So `--help` answers at once."""
-    code = (
-        "import sys, flows.orchestration.settings;"
-        "slow = {'torch', 'prefect', 'duckdb', 'jieba', 'numpy', 'pyarrow'} & set(sys.modules);"
-        "assert not slow, slow"
-    )
+SLOW = {"torch", "prefect", "duckdb", "jieba", "numpy", "pyarrow"}
+
+
+@pytest.mark.parametrize(
+    ("module", "slow"),
+    [
+        ("flows.orchestration.settings", SLOW),
+        ("flows.orchestration.doctor", SLOW),
+        ("albert.__main__", SLOW),
+        ("flows.orchestration.plans", {"torch", "prefect", "jieba"}),
+    ],
+)
+def test_help_and_plans_load_nothing_that_takes_long(module, slow):
+    """So `--help` and a refusal answer at once."""
+    code = f"import sys, {module}; slow = {slow} & set(sys.modules); assert not slow, slow"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from albert.checkpoints.config_files import read_config
+from data import tokenization
 from data.errors import InputError
 from data.samples import shipped_checkpoint
 
@@ -95,9 +96,7 @@ class Source:
     @property
     def vocabulary(self) -> Path:
         """The file of its tokenizer. Raises InputError if there is none."""
-        from data.tokenization import find_tokenizer  # loads the libraries of tokenizers
-
-        return find_tokenizer(str(self.folder))
+        return tokenization.find_tokenizer(str(self.folder))
 
 
 def names_checkpoint(given: str) -> bool:

@@ -6,16 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from albert import tasks  # whose TaskData loads numpy, which --help can do without
 from albert.tasks import Kind, Pooling, Task, load_task
 from data.errors import ConfigError
 from data.options import Commas, Words, options
-
-if TYPE_CHECKING:
-    from albert.tasks import TaskData  # loads numpy, which --help can do without
 
 # small tasks need more steps, up to 20 epochs (Mosbach et al. 2021, section 5), large ones 3 (Devlin et al.)
 FEWEST_STEPS = 1000
@@ -110,20 +108,14 @@ class TuningOptions:
 class FineTuneSettings(TuningOptions):
     """Fine-tune models on a labelled task under the same seeds and compare them."""
 
+    # one that comes with jixu, a YAML task file, or a name of yours
     task: Annotated[Task, BeforeValidator(lambda task: load_task(task) if isinstance(task, str) else task)]
-    """Task: one that comes with jixu, a YAML task file, or a name of yours (任务)"""
-    train: Path | None = None
-    """Training examples, as the task's publisher has them (训练集)"""
-    dev: Path
-    """Examples that choose the best epoch (开发集)"""
-    test: Path | None = None
-    """Examples scored once, at the best epoch (测试集)"""
-    models: tuple[Path, ...]
-    """Checkpoint folders or hf:REPO; each is compared with the first (模型)"""
-    names: Words | None = None
-    """Names of the models in tables; those of one name are runs of one recipe"""
-    primary: str | None = None
-    """Name of the model that the verdict is about; by default the last (主要对比)"""
+    train: Path | None = None  # examples as the task's publisher has them, as in dev and test
+    dev: Path  # chooses the best epoch
+    test: Path | None = None  # is scored once, at the best epoch
+    models: tuple[Path, ...]  # checkpoint folders or hf:REPO; each is compared with the first
+    names: Words | None = None  # of the models in tables; those of one name are runs of one recipe
+    primary: str | None = None  # name of the model that the verdict is about; by default the last
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -149,7 +141,7 @@ class FineTuneSettings(TuningOptions):
                 f"those are {', '.join(others) or 'none'}"
             )
 
-    def fitted(self, data: TaskData) -> FineTuneSettings:
+    def fitted(self, data: tasks.TaskData) -> FineTuneSettings:
         """The settings with what the task decides: pooling, epochs and rates."""
         examples = len(data.splits["train"].examples) if "train" in data.splits else 0
         steps = max(math.ceil(examples / self.batch_size), 1)

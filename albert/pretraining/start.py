@@ -76,7 +76,7 @@ def phases(settings: PretrainSettings) -> list[Phase]:
 
 def _open_streams(settings: PretrainSettings) -> dict[str, InstanceStream]:
     accumulate = settings.running.accumulate or 1
-    batch_tokens = settings.batch_tokens or BATCH_TOKENS["cpu"]  # a plan does not know the device
+    batch_tokens = settings.batch_tokens or BATCH_TOKENS["cpu"]
     if batch_tokens // accumulate < 128:
         raise ConfigError(
             f"batch_tokens={batch_tokens} in {accumulate} parts leaves fewer than 128 tokens a part"
@@ -160,10 +160,7 @@ def with_step_size(settings: PretrainSettings, process: Process) -> PretrainSett
 
 
 def check_same_run(settings: PretrainSettings) -> None:
-    """Raise ConfigError, naming what differs, if the run would resume under other settings.
-
-    A step's size and parts that are not set are those that the run was started with.
-    """
+    """Raise ConfigError, naming what differs, if the run would resume under other settings."""
     folder = settings.run_folder
     if settings.resume == "never" or not (folder / SETTINGS_FILE).is_file() or not list_checkpoints(folder):
         return
@@ -172,11 +169,10 @@ def check_same_run(settings: PretrainSettings) -> None:
     except InputError as error:
         raise ConfigError(f"{error}; {BEGIN_ANEW}") from None
     corpora = ("shards", "mix", "then")
-    unset = {name for name in ("batch_tokens", "running.accumulate") if now[name] is None}
     changed = [
         f"{name} {before[name]!r} -> {now[name]!r}"
         for name in now
-        if name not in (*FREE_TO_CHANGE, *corpora, *unset) and before[name] != now[name]
+        if name not in (*FREE_TO_CHANGE, *corpora) and before[name] != now[name]
     ]
     if any(before[name] != now[name] for name in corpora):
         changed.append("the corpora or their versions")

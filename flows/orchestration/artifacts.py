@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from httpx import HTTPError
@@ -28,6 +28,7 @@ from prefect.artifacts import (
 from prefect.context import FlowRunContext
 from pydantic_core import to_jsonable_python
 
+from albert import reports
 from data.catalog import (
     Statistics,
     lineages,
@@ -41,9 +42,6 @@ from data.files import sha256
 from data.refresh import RefreshResult
 from data.workspace import Workspace
 from flows.orchestration.servers import served_at
-
-if TYPE_CHECKING:
-    from albert.reports import CorpusFacts, Report
 
 
 def repeat_command() -> str:
@@ -115,25 +113,22 @@ def publish_refresh(workspace: Workspace, result: RefreshResult) -> None:
 class Reported:
     """The outcome of a job that ends with a report."""
 
-    report: Report
+    report: reports.Report
     page: Path
     kept: tuple[str, ...]  # a line for each fine-tuned model that was kept
 
 
 def describe_report(outcome: Reported) -> str:
     """What a person wants to know of the outcome, and where the page is."""
-    from albert.reports import report_text
+    text = reports.report_text(outcome.report)
+    return "\n".join([text, *outcome.kept, f"report {outcome.page.resolve()}"])
 
-    return "\n".join([report_text(outcome.report), *outcome.kept, f"report {outcome.page.resolve()}"])
 
-
-def publish_report(report: Report, folder: Path, kept: Sequence[str] = ()) -> Reported:
+def publish_report(report: reports.Report, folder: Path, kept: Sequence[str] = ()) -> Reported:
     """Write a report; show verdict and main tables as Markdown, and where the page is."""
-    from albert.reports import report_markdown, write_report
-
-    page, name = write_report(report, folder), folder.name
+    page, name = reports.write_report(report, folder), folder.name
     create_markdown_artifact(
-        report_markdown(report), key=artifact_key("verdict", name), description=report.title
+        reports.report_markdown(report), key=artifact_key("verdict", name), description=report.title
     )
     key, place = artifact_key("report", name), page.resolve()
     if api := served_at(folder.parents[1]):
@@ -146,7 +141,7 @@ def publish_report(report: Report, folder: Path, kept: Sequence[str] = ()) -> Re
 
 def gather_facts(
     workspace: Workspace, corpora: Iterable[str], checkpoint: Path | None = None
-) -> list[CorpusFacts]:
+) -> list[reports.CorpusFacts]:
     """Gather the facts that a report shows of each corpus: of the version that a checkpoint was trained on,
     else of the current one.
     """
@@ -161,9 +156,7 @@ def gather_facts(
         return [_facts(statistics, corpus) for corpus in corpora]
 
 
-def _facts(statistics: Statistics, corpus: str) -> CorpusFacts:
-    from albert.reports import CorpusFacts, FunnelRow, SampleInstance
-
+def _facts(statistics: Statistics, corpus: str) -> reports.CorpusFacts:
     version = require_version(statistics.db, corpus)
     totals = ("documents", "characters", "words", "sentences", "instances", "tokens")
     shards = version_shards(statistics.db, version)
@@ -172,17 +165,17 @@ def _facts(statistics: Statistics, corpus: str) -> CorpusFacts:
     samples = statistics.sample_instances(corpus, 4).project("text, masked, sop_label, doc_id")
     uris = [source.uri for source in version_sources(statistics.db, version)]
     names = [masked(uri) if "://" in uri else Path(uri).name for uri in uris[:5]]
-    return CorpusFacts(
+    return reports.CorpusFacts(
         corpus=corpus,
         version=version.version,
         totals={name: sum(getattr(shard, name) for shard in shards) for name in totals},
         sop=version.sop,
         unknown_share=statistics.unknown_share(corpus),
-        funnel=tuple(FunnelRow(*row) for row in funnel.fetchall()),
+        funnel=tuple(reports.FunnelRow(*row) for row in funnel.fetchall()),
         lengths=tuple((to, count) for _, to, count in statistics.lengths(corpus).fetchall()),
         word_lengths=tuple(statistics.word_lengths(corpus).fetchall()),
         top_words=tuple(statistics.words(corpus, 12).fetchall()),
-        samples=tuple(SampleInstance(*row) for row in samples.fetchall()),
+        samples=tuple(reports.SampleInstance(*row) for row in samples.fetchall()),
         sources=(*names, f"{len(uris) - 5:,} more") if len(uris) > 5 else tuple(names),
         recipe_hash=version.recipe_hash,
         shards_sha256=hashlib.sha256(digests.encode()).hexdigest(),

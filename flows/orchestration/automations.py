@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from data.errors import InputError
-from data.terminal import make_app
 from data.workspace import default_workspace
 from flows.orchestration.command import set_up_prefect
 from flows.orchestration.servers import server_version
@@ -43,18 +42,15 @@ MESSAGE = (
     "{{ flow_run|ui_url }}"
 )
 
-app = make_app("automations", "Let the server report failed runs, mark lost ones, run trainings again.")
 
-
-@app.default
-def make_automations(
+def automations(
     *,
     webhook: str | None = None,
     pretrain_after_drift: int | None = None,
     lost_runs: bool = False,
     rerun_crashed: bool = False,
 ) -> None:
-    """Let the server at PREFECT_API_URL report failed runs, mark lost ones, and pretrain after drift.
+    """Let the server report failed runs, mark lost ones, run trainings again.
 
     Args:
         webhook: URL that gets a message when a run fails or crashes.

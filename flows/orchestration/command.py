@@ -13,18 +13,22 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
+from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
-from data.errors import masked
-from data.options import options_of, values_of
-from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app
+from data.errors import ConfigError, masked
+from data.options import faults, options_of, values_of
+from data.publication import working_copy
+from data.refresh import load_recipe
+from data.terminal import EXIT_INTERRUPTED, make_app, run_named
 from data.workspace import check_room, state_folder
-from flows.orchestration.mistakes import explain, let_go
+from flows.orchestration.mistakes import explain
 from flows.orchestration.servers import QUIET, begin_own_server, make_prefect_home, served_at, server_version
 from flows.orchestration.settings import JOBS, Job
 
@@ -49,14 +53,18 @@ def make_command(name: str) -> App:
 def read_options(name: str, arguments: Sequence[str]) -> Job | None:
     """The options that the arguments give; None after `--help`. Raises CycloptsError or UserError."""
     app, tokens = make_command(name), list(arguments)
-    if name == "refresh-corpus" and (place := _value_of("--recipe", tokens)):
-        from data.refresh import load_recipe
-
+    place = _value_of("--recipe", tokens) if name == "refresh-corpus" else None
+    if place:
         # what is typed takes precedence, be it equal to its default
         recipe: Any = to_jsonable_python(load_recipe(Path(place)))
         app.config = Dict(recipe, source=place)
-        return replace(app(tokens, exit_on_error=False, print_error=False), recipe=None)
-    return app(tokens, exit_on_error=False, print_error=False)
+    try:
+        chosen = app(tokens, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        if isinstance(error.__cause__, ValidationError):
+            raise ConfigError(faults(error.__cause__, JOBS[name])) from None
+        raise
+    return replace(chosen, recipe=None) if place and chosen else chosen
 
 
 def _value_of(option: str, tokens: Sequence[str]) -> str | None:
@@ -75,26 +83,17 @@ def run(name: str, arguments: Sequence[str]) -> int:
     if (place := os.environ.get("JIXU_WORKSPACE")) and _value_of("--workspace", arguments) is None:
         typed += ["--workspace", place]  # a report tells how to repeat it
     os.environ["JIXU_COMMAND"] = masked(shlex.join(typed))
-    try:
-        chosen = read_options(name, arguments)
-        if chosen is None:
-            return 0
-        from data.publication import working_copy
+    return run_named(name, partial(_run, name, arguments), explain)
 
-        with working_copy(chosen.workspace, read_only=getattr(chosen, "dry_run", False)) as copy:
-            status, text = _run_in(name, replace(chosen, workspace=str(copy.root)))
-        print(text)
-        return status
-    except KeyboardInterrupt as error:
-        return _stopped(name, error)
-    except Exception as error:
-        if "Query interrupted" in str(error):  # Ctrl-C, as DuckDB reports it
-            return _stopped(name, error)
-        if line := explain(error):
-            let_go(error)
-            print(f"{name}: {line}", file=sys.stderr)
-            return EXIT_USER_ERROR
-        raise
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    chosen = read_options(name, arguments)
+    if chosen is None:
+        return 0
+    with working_copy(chosen.workspace, read_only=chosen.dry_run) as copy:
+        status, text = _run_in(name, replace(chosen, workspace=str(copy.root)))
+    print(text)
+    return status
 
 
 def _run_in(name: str, chosen: Job) -> tuple[int, str]:
@@ -104,9 +103,8 @@ def _run_in(name: str, chosen: Job) -> tuple[int, str]:
     plan = PREPARE[name](chosen)
     if isinstance(plan, Answer):
         return 0, plan.text
-    folder = Path(chosen.workspace)
-    check_room(folder)
-    set_up_prefect(folder)
+    check_room(chosen.place.root)
+    set_up_prefect(chosen.place.root)
     has_own = server_version() is None  # refuses a server that cannot be used
     ready = begin_own_server() if has_own else lambda: None
     if has_own and sys.stderr.isatty():
@@ -163,12 +161,6 @@ def heartbeats(seconds: int | None) -> AbstractContextManager[object]:
 
     # None is no heartbeats, which a variable of the environment cannot say
     return temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: seconds})
-
-
-def _stopped(name: str, error: BaseException) -> int:
-    let_go(error)
-    print(f"{name}: stopped", file=sys.stderr)
-    return EXIT_INTERRUPTED
 
 
 def run_as_command(file: str) -> NoReturn:

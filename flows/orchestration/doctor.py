@@ -15,9 +15,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+from data import catalog
 from data.cores import cores
 from data.errors import InputError
-from data.terminal import make_app
 from data.workspace import Workspace, check_room, default_place, local_folder
 from flows.orchestration.command import set_up_prefect
 from flows.orchestration.servers import served_at, server_version
@@ -45,10 +45,8 @@ class Finding:
 
 
 ok, note, bad = (partial(Finding, level) for level in get_args(Level))
-app = make_app("doctor", "Check the installation, the workspace and the server.")
 
 
-@app.default
 def doctor(*, fix: bool = False, workspace: str | None = None) -> int:
     """Check the installation, the workspace and the server.
 
@@ -119,16 +117,14 @@ def check_workspace(workspace: Workspace) -> Iterator[Finding]:
 
 
 def _check_files(workspace: Workspace) -> Iterator[Finding]:
-    from data.catalog import CatalogLost, collect_garbage, examine, mark_for_rebuilding, restore
-
     def rebuild(corpus: str) -> str:
-        mark_for_rebuilding(workspace, corpus)
+        catalog.mark_for_rebuilding(workspace, corpus)
         return f"refresh {corpus} now, with its sources: it is built anew as the next version"
 
     try:
-        health = examine(workspace)
-    except CatalogLost as error:
-        yield bad(str(error), lambda: f"restored {', '.join(restore(workspace)) or 'nothing'}")
+        health = catalog.examine(workspace)
+    except catalog.CatalogLost as error:
+        yield bad(str(error), lambda: f"restored {', '.join(catalog.restore(workspace)) or 'nothing'}")
         return
     except InputError as error:
         yield bad(str(error))
@@ -150,18 +146,17 @@ def _check_files(workspace: Workspace) -> Iterator[Finding]:
     if health.garbage and (files := health.garbage.files):
         yield note(
             f"{len(files)} file(s) that no version uses, {health.garbage.bytes:,} bytes, first: {files[0]}",
-            lambda: f"removed {len(collect_garbage(workspace).files)} file(s)",
+            lambda: f"removed {len(catalog.collect_garbage(workspace).files)} file(s)",
         )
     yield from check_runs(workspace)
 
 
 def check_runs(workspace: Workspace) -> Iterator[Finding]:
     """Find runs that the catalog calls running although their process was killed."""
-    from data.catalog import end_killed_run
     from flows.orchestration.slots import abandoned_runs
 
     def end(run: str) -> str:
-        end_killed_run(workspace, run)
+        catalog.end_killed_run(workspace, run)
         return f"the catalog says now that {run} failed"
 
     for run in abandoned_runs(workspace):

@@ -64,8 +64,7 @@ def job(
             drop_tracebacks()
             try:
                 chosen: Any = options(**parameters)
-                read_only = bool(getattr(chosen, "dry_run", False))
-                with working_copy(chosen.workspace, read_only=read_only) as copy:
+                with working_copy(chosen.workspace, read_only=chosen.dry_run) as copy:
                     return _run(name, function, describe, replace(chosen, workspace=str(copy.root)))
             except Exception as error:
                 if is_deployed() and explain(error):

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import sys
-import traceback
-import warnings
 from concurrent.futures import BrokenExecutor
 from typing import TYPE_CHECKING
 
-from cyclopts import CycloptsError
-from pydantic import ValidationError
-
-from data.errors import UserError, disk_trouble, masked
-from data.options import faults, names_of
+from data import terminal
+from data.options import names_of
 from flows.orchestration.logs import log
 from flows.orchestration.settings import JOBS
 
@@ -25,17 +19,10 @@ if TYPE_CHECKING:
 
 def explain(error: BaseException) -> str | None:
     """A line on an error that is not the program's; None for any other."""
-    if isinstance(error, UserError | CycloptsError):
-        cause = error.__cause__
-        if isinstance(cause, ValidationError):
-            return faults(cause, JOBS[os.environ["JIXU_COMMAND"].split()[1]])
-        return masked(" ".join(str(error).split()))
-    if line := disk_trouble(error):
+    if line := terminal.explain(error):
         return line
     if isinstance(error, BrokenExecutor):
         return "a worker process was killed, most often for want of memory: run it again with fewer --workers"
-    if type(error).__name__ == "KernelError":  # JIXU_KERNELS may keep its module from loading
-        return str(error)
     return _prefect_trouble(error) if "prefect" in sys.modules else None
 
 
@@ -72,18 +59,8 @@ def failed(error: Exception) -> State:
     drop_tracebacks()
     line = in_words_of_the_form(explain(error) or str(error))
     log(line, logging.ERROR)
-    let_go(error)
+    terminal.let_go(error)
     return Failed(message=line, data=error)
-
-
-def let_go(error: BaseException | None) -> None:
-    """Prefect keeps an error, and with it the frames it went through and the connections they hold open."""
-    with warnings.catch_warnings():
-        # Ctrl-C may come between the making of a coroutine and its first step
-        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-        while error is not None:
-            traceback.clear_frames(error.__traceback__)
-            error = error.__context__
 
 
 def drop_tracebacks() -> None:

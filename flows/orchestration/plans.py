@@ -11,10 +11,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic_core import to_jsonable_python
 
+# these load torch, which takes seconds, at the first use of a name that needs it
+from albert import checkpoints, finetuning, model, pretraining, tasks
+from albert.finetuning import FineTuneRunning, FineTuneSettings, TuningOptions
+from albert.pretraining import SETTINGS_FILE, Corpus, PretrainSettings, TrainingOptions
 from data.catalog import (
     Condition,
     Drift,
@@ -57,13 +60,6 @@ from flows.orchestration.settings import (
     demo_options,
 )
 
-if TYPE_CHECKING:
-    from albert.finetuning import FineTuneSettings
-    from albert.pretraining import Corpus, PretrainResult, PretrainSettings
-    from albert.tasks import TaskData
-
-# albert is imported where it is used: torch takes seconds
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -79,7 +75,7 @@ class RefreshOutcome:
 
     result: RefreshResult
     drift: Drift | None = None  # None: no new documents, or no older ones
-    pretraining: PretrainResult | None = None
+    pretraining: pretraining.PretrainResult | None = None
 
     @property
     def status(self) -> str | None:
@@ -141,14 +137,14 @@ class PretrainingPlan:
 
 def plan_pretraining(options: PretrainingOptions) -> PretrainingPlan:
     """Plan a run on the corpora's current versions, or going on, and check what it starts from or resumes."""
-    from albert.pretraining import check_same_run, check_start, with_step_size
-    from albert.runtime import Process
+    from albert.runtime import Process, default_device
 
     plan = pretraining_plan(options)
     # again when it has its device, for which it may wait for hours
-    with_step_size(plan.settings, Process(world_size=options.processes))
-    check_start(plan.settings)
-    check_same_run(plan.settings)
+    process = Process(world_size=options.processes, device=default_device())
+    settings = pretraining.with_step_size(plan.settings, process)
+    pretraining.check_start(settings)
+    pretraining.check_same_run(settings)
     return plan
 
 
@@ -157,9 +153,7 @@ def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
 
     A run that began on older versions goes on with those while it is unfinished or has no report.
     """
-    from albert.pretraining import SETTINGS_FILE, PretrainSettings, TrainingOptions, read_settings
-
-    place = Workspace(Path(options.workspace))
+    place = options.place
     settled = _settled_name(options, place)
     with read_catalog(place) as db:
         newest = require_version(db, options.corpus).version
@@ -173,7 +167,7 @@ def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
     run = check_name(runs[version.version - 1], "run")
     begun = None
     if options.resume == "auto" and (place.model(run) / SETTINGS_FILE).is_file():
-        begun = read_settings(place.model(run))
+        begun = pretraining.read_settings(place.model(run))
         # what other corpora hold out since is no change of a run that was begun before
         never_trained = begun.never_trained_share
     kept = begun.others if begun and unfinished else ()
@@ -195,13 +189,11 @@ def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
 
 def _settled_name(options: PretrainingOptions, place: Workspace) -> str:
     """Name a run by its start and a digest of all that changes the weights except the corpus's version."""
-    from albert.pretraining import FREE_TO_CHANGE
-
     start = Path(options.init)
     lasting = to_jsonable_python(options)
     for name in ("workspace", "run", "processes", "init"):
         del lasting[name]
-    for name in FREE_TO_CHANGE:
+    for name in pretraining.FREE_TO_CHANGE:
         group, _, key = name.rpartition(".")
         (lasting[group] if group else lasting).pop(key, None)
     # a start in the workspace by its path there: a workspace may be moved
@@ -234,8 +226,6 @@ def _second_corpus(place: Workspace, text: str, first: Version, kept: Sequence[C
     """Find the corpus that NAME:SHARE names, as in `kept` if its shards are still there. Raises InputError
     unless it has the first one's vocabulary.
     """
-    from albert.pretraining import Corpus
-
     name, _, number = text.rpartition(":")
     try:
         share = float(number)
@@ -275,22 +265,19 @@ class FineTunePlan:
     """Settings of a comparison, and the task's examples."""
 
     settings: FineTuneSettings
-    data: TaskData
+    data: tasks.TaskData
 
 
 def plan_fine_tuning(options: FineTuneOptions) -> FineTunePlan:
     """Read the task, and check models and corpora."""
-    from albert.finetuning import check_models, read_task
-    from albert.pretraining import SETTINGS_FILE
-
     settings = fine_tune_settings(options)
-    data = read_task(settings)
-    check_models(settings)
+    data = finetuning.read_task(settings)
+    finetuning.check_models(settings)
     for name in filter(None, (options.corpora.domain, options.corpora.general)):
-        with read_catalog(Workspace(Path(options.workspace))) as db:
+        with read_catalog(options.place) as db:
             require_version(db, name)
     if options.run:
-        folder = Workspace(Path(options.workspace)).model(check_name(options.run, "run"))
+        folder = options.place.model(check_name(options.run, "run"))
         if (folder / SETTINGS_FILE).is_file():
             raise InputError(
                 f"run {options.run!r} is a pretraining, whose report would be lost: choose another --run"
@@ -300,14 +287,11 @@ def plan_fine_tuning(options: FineTuneOptions) -> FineTunePlan:
 
 def fine_tune_settings(options: FineTuneOptions) -> FineTuneSettings:
     """The settings of a comparison."""
-    from albert.finetuning import FineTuneRunning, FineTuneSettings, TuningOptions, parse_models
-    from albert.tasks import load_task
-
-    models, names = parse_models(options.model)
+    models, names = finetuning.parse_models(options.model)
     running = FineTuneRunning(**values_of(options.running, FineTuneRunning))
     return FineTuneSettings(
         **values_of(options, TuningOptions) | {"running": running},
-        task=load_task(options.task),
+        task=tasks.load_task(options.task),
         train=Path(options.train) if options.train else None,
         dev=Path(options.dev),
         test=Path(options.test) if options.test else None,
@@ -323,7 +307,7 @@ def plan_tokenizer(options: TokenizerOptions) -> list[str] | Version:
     if bool(options.corpus) == bool(options.source):
         raise InputError("give either --corpus or --source to learn a vocabulary from")
     if options.corpus:
-        with read_catalog(Workspace(Path(options.workspace))) as db:
+        with read_catalog(options.place) as db:
             return require_version(db, options.corpus)
     return [path for source in options.source for path in find_files(source)]
 
@@ -335,25 +319,21 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
     missing = [f"--{name}" for name in ("domain", "task", "train", "dev") if not getattr(options, name)]
     if missing:
         raise InputError(f"{', '.join(missing)} missing: give them, or --demo for the samples")
-    from albert.checkpoints import find_source, load_pretrained, names_checkpoint
-    from albert.finetuning import read_task
-    from albert.model import AlbertConfig
-
-    if not options.general and not names_checkpoint(options.init):
+    is_checkpoint = checkpoints.names_checkpoint(options.init)
+    if not options.general and not is_checkpoint:
         raise InputError("give --general text to train a base model on, or --init with a checkpoint folder")
     _check_texts((*options.general, *options.domain), options.guard)
-    settings = fine_tune_settings(judging_options(options, (options.init,)))
-    read_task(settings)
-    ours = Workspace(Path(options.workspace)).tokenizers
+    finetuning.read_task(fine_tune_settings(judging_options(options, (options.init,))))
+    ours = options.place.tokenizers
     vocabulary = find_tokenizer(options.tokenizer, ours) if options.tokenizer else None
-    if not names_checkpoint(options.init):
-        AlbertConfig.preset(options.init)
+    if not is_checkpoint:
+        model.AlbertConfig.preset(options.init)
         return options
-    model, _ = load_pretrained(options.init)
-    positions = model.config.max_position_embeddings
+    start, _ = checkpoints.load_pretrained(options.init)
+    positions = start.config.max_position_embeddings
     if options.text.max_seq_length > positions:
         raise InputError(f"{options.init} has {positions} positions: give --text.max-seq-length {positions}")
-    if vocabulary and not encode_alike(find_source(options.init).vocabulary, vocabulary):
+    if vocabulary and not encode_alike(checkpoints.find_source(options.init).vocabulary, vocabulary):
         raise InputError(
             f"{options.tokenizer} is not the vocabulary of {options.init}: leave --tokenizer out"
         )
@@ -386,9 +366,6 @@ def judging_options(options: EndToEndOptions, models: tuple[str, ...]) -> FineTu
 
 def plan_experiment(options: ExperimentOptions) -> ExperimentOptions:
     """The options of an experiment, once its start, its texts and its tasks were found."""
-    from albert.checkpoints import load_pretrained
-    from albert.tasks import load_task, read_lines, read_task
-
     first, second = options.first.name, options.second.name
     corpora = ["general", first, second, f"{first}-task", f"{second}-task"]
     if len(set(corpora)) < len(corpora):
@@ -396,13 +373,14 @@ def plan_experiment(options: ExperimentOptions) -> ExperimentOptions:
             f"first.name and second.name are {first} and {second}: give two, and not general, nor the "
             "other's with -task, which names the corpus of its task's texts"
         )
-    load_pretrained(options.init)
+    checkpoints.load_pretrained(options.init)
     _check_texts((*options.general, *options.first.text, *options.second.text), options.guard)
     for one in (options.first, options.second):
         check_name(f"{one.name}-task", "corpus")
         paths = {name: Path(getattr(one, name)) for name in ("train", "dev", "test")}
-        for split in read_task(load_task(one.task), paths).splits.values():
-            examples, lines = len(split.examples), sum(bool(line.strip()) for line in read_lines(split.path))
+        for split in tasks.read_task(tasks.load_task(one.task), paths).splits.values():
+            examples = len(split.examples)
+            lines = sum(bool(line.strip()) for line in tasks.read_lines(split.path))
             if not examples <= lines <= 1 + examples + len(split.skipped):
                 raise InputError(
                     f"{split.path} has {examples:,} examples in {lines:,} lines: the experiment draws lines, "

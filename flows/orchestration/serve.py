@@ -21,7 +21,6 @@ from data.errors import InputError
 from data.files import write_text
 from data.locks import hold
 from data.storage import is_remote
-from data.terminal import make_app
 from data.workers import end
 from data.workspace import Workspace, check_room, default_place, local_folder, state_folder
 from flows.orchestration.servers import (
@@ -36,10 +35,7 @@ from flows.orchestration.servers import (
 
 MOST_RESTARTS, RESTART_SECONDS = 5, 600  # restarts within the time, before serve gives up
 
-app = make_app("serve", "Run Prefect's server and the deployments of prefect.yaml; Ctrl-C stops both.")
 
-
-@app.default
 def serve(*, port: int = 4200, limit: int = 4, workspace: str | None = None) -> int:
     """Run Prefect's server and the deployments of prefect.yaml; Ctrl-C stops both.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
@@ -18,7 +18,7 @@ from data.errors import ConfigError
 from data.options import Commas, options, options_of, values_of
 from data.refresh import RefreshSettings, load_recipe
 from data.samples import FOLDER
-from data.workspace import default_place
+from data.workspace import Workspace, default_place
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -33,14 +33,17 @@ Place = Annotated[
 ]
 
 
-class Job(Protocol):
+class Job:
     """The options of any job."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+    workspace: str
+    dry_run = False
 
     @property
-    def workspace(self) -> str:
-        """Folder for everything made, or a URL."""
+    def place(self) -> Workspace:
+        """The workspace, once it is a folder of this machine."""
+        return Workspace(Path(self.workspace))
 
 
 @options
@@ -67,7 +70,7 @@ class RefreshRunning:
 
 
 @options
-class RefreshOptions(RefreshSettings):
+class RefreshOptions(RefreshSettings, Job):
     """Turn raw text into a new version of a corpus, or none if nothing changed."""
 
     # a command resolves a URL to its copy, and the number of cores on the machine that it runs on
@@ -106,7 +109,7 @@ def merge(chosen: object, base: T) -> T:
 
 
 @options
-class PretrainingOptions(TrainingOptions):
+class PretrainingOptions(TrainingOptions, Job):
     """Train on a corpus, from a checkpoint or random weights; the same run again resumes where it stopped."""
 
     corpus: str
@@ -149,7 +152,7 @@ class FineTuneJobRunning(FineTuneRunning):
 
 
 @options
-class FineTuneOptions(TuningOptions):
+class FineTuneOptions(TuningOptions, Job):
     """Fine-tune models on a labelled task under the same seeds and compare them."""
 
     task: str
@@ -177,7 +180,7 @@ class FineTuneOptions(TuningOptions):
 
 
 @options
-class TokenizerOptions:
+class TokenizerOptions(Job):
     """Learn a vocabulary from a corpus or raw text."""
 
     corpus: str | None = None
@@ -220,7 +223,7 @@ class WholePretraining:
 
 
 @options
-class EndToEndOptions:
+class EndToEndOptions(Job):
     """Raw text to evaluation report: tokenizer, corpora, base model, continued pretraining, comparison."""
 
     demo: bool = False
@@ -298,7 +301,7 @@ class FieldOptions:
 
 
 @options
-class ExperimentOptions:
+class ExperimentOptions(Job):
     """Pretrain on general text and on the text of two fields, and judge each on both fields' tasks."""
 
     general: Annotated[tuple[str, ...], Field(min_length=1)]

@@ -13,17 +13,13 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from data.errors import InputError
-from data.terminal import make_app
 from data.workers import end, end_with_parent
 from flows.orchestration.serve import stop_on_signal
 from flows.orchestration.servers import STOP_SECONDS, begin
 
-app = make_app("worker", "Prefect's process worker, whose runs write checkpoints before it stops.")
 
-
-@app.default
 def worker(*options: Annotated[str, Parameter(allow_leading_hyphen=True)], pool: str = "local") -> int:
-    """Run deployments of the server at PREFECT_API_URL until Ctrl-C or SIGTERM, then wait for checkpoints.
+    """Prefect's process worker, whose runs write checkpoints before it stops.
 
     Args:
         options: Further options of `prefect worker start`, such as --limit 2.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from data.__main__ import app
+from data.__main__ import corpus as app
 from data.catalog import CatalogLost, read_catalog, require_version
 from data.errors import InputError
 from data.locks import WRITER, writer_lock

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from data.terminal import EXIT_INTERRUPTED, make_app, run_app
+from kernels import KernelError
 from tests import ROOT
 
 
@@ -25,12 +26,20 @@ def test_a_command_without_an_output_ends_well():
     assert (closed.returncode, closed.stderr) == (0, b"")
 
 
-def test_a_command_says_that_ctrl_c_stopped_it(capsys):
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (KeyboardInterrupt(), EXIT_INTERRUPTED, "stopped"),
+        (RuntimeError("Query interrupted"), 75, "stopped"),  # Ctrl-C, as DuckDB reports it
+        (KernelError("no such kernels"), 2, "no such kernels"),
+    ],
+)
+def test_a_command_says_what_ended_it(error, code, line, capsys):
     app = make_app("long", "Takes long.")
 
     @app.default
     def work() -> None:
-        raise KeyboardInterrupt
+        raise error
 
-    assert run_app(app, []) == EXIT_INTERRUPTED == 75
-    assert capsys.readouterr().err == "long: stopped\n"
+    assert run_app(app, []) == code
+    assert capsys.readouterr().err == f"long: {line}\n"

@@ -107,6 +107,7 @@ def test_what_is_typed_takes_precedence_over_the_recipe(tmp_path):
         encoding="utf-8",
     )
     typed = ["--recipe", str(recipe), "--max-seq-length", "128", "--quality.min-characters=7"]
+    assert read_options("refresh-corpus", [*typed, "--help"]) is None
     options = read_options("refresh-corpus", [*typed, "--duplicates.near", "off"])
     settings = options.settings()
     assert (settings.corpus, settings.seed, settings.max_seq_length) == ("茶", 3, 128)
