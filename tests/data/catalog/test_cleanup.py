@@ -114,6 +114,15 @@ def test_small_shards_are_merged_and_nothing_else_changes(made, monkeypatch):
     assert not made.refresh().is_new
 
 
+@pytest.mark.parametrize("work", [remove_corpus, compact], ids=["remove", "compact"])
+def test_a_misspelt_corpus_or_workspace_leaves_nothing_behind(work, made, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    for workspace, refusal in ((made.place, "no corpus 'taa'"), (Workspace(elsewhere), "no catalog in")):
+        with pytest.raises(InputError, match=refusal):
+            work(workspace, "taa")
+    assert not elsewhere.exists() and not made.place.lock("refresh-taa").exists()
+
+
 def test_a_corpus_that_is_being_refreshed_is_left_alone(made):
     refused = (lambda: collect_garbage(made.place, keep=1), lambda: compact(made.place, "tea"), made.refresh)
     with sole_writer(made.place, "tea"):
