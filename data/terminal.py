@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 from pydantic.fields import FieldInfo
 
 from data.errors import UserError, disk_trouble
@@ -67,11 +67,18 @@ def _run(app: App, tokens: Sequence[str], name: str) -> int:
         print(f"{name}: stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
     except Exception as error:
-        line = str(error) if isinstance(error, CycloptsError | UserError) else disk_trouble(error)
+        line = usage_fault(error) if isinstance(error, CycloptsError | UserError) else disk_trouble(error)
         if line is None:
             raise
         print(f"{name}: {' '.join(line.split())}", file=sys.stderr)
         return EXIT_USER_ERROR
+
+
+def usage_fault(error: CycloptsError | UserError) -> str:
+    """Say what is wrong with what was typed, such as a glob without quotes, of which a shell makes words."""
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return f"{error.unused_tokens[0]!r} belongs to no option: write the option before each of its values"
+    return str(error)
 
 
 def run_piped(command: Callable[[], int]) -> int:

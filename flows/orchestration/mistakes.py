@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from data.errors import UserError, disk_trouble, masked
 from data.options import faults, names_of
+from data.terminal import usage_fault
 from flows.orchestration.logs import log
 from flows.orchestration.settings import JOBS
 
@@ -29,7 +30,7 @@ def explain(error: BaseException) -> str | None:
         cause = error.__cause__
         if isinstance(cause, ValidationError):
             return faults(cause, JOBS[os.environ["JIXU_COMMAND"].split()[1]])
-        return masked(" ".join(str(error).split()))
+        return masked(" ".join(usage_fault(error).split()))
     if line := disk_trouble(error):
         return line
     if isinstance(error, BrokenExecutor):
