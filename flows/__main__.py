@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 import sys
 from collections.abc import Sequence
 
@@ -39,10 +40,14 @@ def usage() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
-    from data.terminal import run_piped
-
     tokens = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
-    return run_piped(lambda: _run(*tokens))
+    try:
+        from data.terminal import run_piped
+
+        return run_piped(lambda: _run(*tokens))
+    except KeyboardInterrupt:  # while modules load
+        print("jixu: stopped", file=sys.stderr)
+        return os.EX_TEMPFAIL
 
 
 def _run(command: str, *rest: str) -> int:

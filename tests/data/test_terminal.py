@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from data.terminal import EXIT_INTERRUPTED, make_app, run_app
+from flows.__main__ import main
 from tests import ROOT
 
 
@@ -25,12 +26,13 @@ def test_a_command_without_an_output_ends_well():
     assert (closed.returncode, closed.stderr) == (0, b"")
 
 
-def test_a_command_says_that_ctrl_c_stopped_it(capsys):
+def test_a_command_says_that_ctrl_c_stopped_it_also_while_its_modules_load(monkeypatch, capsys):
     app = make_app("long", "Takes long.")
 
     @app.default
     def work() -> None:
         raise KeyboardInterrupt
 
-    assert run_app(app, []) == EXIT_INTERRUPTED == 75
-    assert capsys.readouterr().err == "long: stopped\n"
+    monkeypatch.setattr("flows.__main__._run", lambda *_: work())
+    assert run_app(app, []) == main(["fine-tune"]) == EXIT_INTERRUPTED == 75
+    assert capsys.readouterr().err == "long: stopped\njixu: stopped\n"
