@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 from pydantic.fields import FieldInfo
 
 from data.errors import UserError, disk_trouble, masked
@@ -65,6 +65,8 @@ def run_app(app: App, arguments: Sequence[str] | None = None, name: str | None =
 
 def explain(error: BaseException) -> str | None:
     """A line on an error that is not the program's; None for any other."""
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:  # as of a glob without quotes
+        return f"{error.unused_tokens[0]!r} belongs to no option: write the option before each of its values"
     if isinstance(error, UserError | CycloptsError):
         return masked(" ".join(str(error).split()))
     if type(error).__name__ == "KernelError":  # JIXU_KERNELS may keep its module from loading

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cyclopts import App
 
-from data.terminal import make_app, run_app, run_piped
+from data.terminal import make_app, run_app, run_named, run_piped
 
 FLOWS = {
     "refresh-corpus": "raw text -> a new version of a corpus",
@@ -44,7 +44,7 @@ def usage() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     tokens = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
-    return run_piped(lambda: _run(*tokens))
+    return run_piped(lambda: run_named("jixu", lambda: _run(*tokens)))  # modules load, which Ctrl-C may end
 
 
 def _run(command: str, *rest: str) -> int:

@@ -93,9 +93,9 @@ def remove_corpus(workspace: Workspace, corpus: str) -> list[str]:
     Models and reports made from it stay. Returns the runs that were pretrained on it. Raises InputError if
     there is no such corpus, or it is being refreshed or trained on.
     """
+    _require_corpus(workspace, corpus)
     with sole_writer(workspace, corpus), ExitStack() as trainings:
         with read_catalog(workspace) as db:
-            require_version(db, corpus)
             read = versions_read(db)
         runs = [run for run, versions in read.items() if corpus in dict(versions)]
         for run in runs:
@@ -107,6 +107,13 @@ def remove_corpus(workspace: Workspace, corpus: str) -> list[str]:
         for folder in (workspace.shards, workspace.documents, workspace.lexicons):
             shutil.rmtree(folder(corpus), ignore_errors=True)
     return runs
+
+
+def _require_corpus(workspace: Workspace, corpus: str) -> None:
+    """Raise InputError if there is no such corpus, before its lock would leave a file behind."""
+    check_name(corpus, "corpus")
+    with read_catalog(workspace) as db:
+        require_version(db, corpus)
 
 
 def list_corpora(workspace: Workspace) -> list[str]:
@@ -122,6 +129,7 @@ def list_corpora(workspace: Workspace) -> list[str]:
 
 def compact(workspace: Workspace, corpus: str) -> Version | None:
     """Merge neighbouring shards of under half the usual size into a new version; None if there are none."""
+    _require_corpus(workspace, corpus)
     with sole_writer(workspace, corpus):
         with read_catalog(workspace) as db:
             version = require_version(db, corpus)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from data.catalog import FunnelRow, Version
 from data.refresh.gates import Gate
 from data.refresh.plan import Plan, preview
+from data.refresh.settings import NAME_THE_FIELD
 from data.segmentation import Word
 
 MOST_REASONS, MOST_WORDS = 5, 20  # listed by name
@@ -121,10 +122,7 @@ def describe_left_out(result: RefreshResult) -> list[str]:
         what = f"left out {total:,} document(s), each a row of the view documents"
         lines.append(f"{what}: {', '.join(reasons)}")
         if "no_text_field" in dict(left_out):
-            lines.append(
-                "no_text_field: name the column or field of each row with the text, "
-                "--reading.text-field NAME; fields within fields are not read"
-            )
+            lines.append(NAME_THE_FIELD)
     if guarded := dict(result.counts("characters")).get("in_evaluation_set"):
         lines.append(
             f"in_evaluation_set: {guarded:,} characters, as documents go whole; where set phrases are "

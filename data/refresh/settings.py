@@ -31,6 +31,11 @@ from data.sources import SourceRules, SourceSpec
 from data.storage import is_remote
 from data.workspace import check_name, default_workspace
 
+NAME_THE_FIELD = (
+    "no_text_field: name the column or field of each row with the text, --reading.text-field NAME; "
+    "fields within fields are not read"
+)
+
 
 @options
 class GateRules:

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from data.terminal import EXIT_INTERRUPTED, make_app, run_app
+from flows.__main__ import main
 from kernels import KernelError
 from tests import ROOT
 
@@ -34,7 +35,7 @@ def test_a_command_without_an_output_ends_well():
         (KernelError("no such kernels"), 2, "no such kernels"),
     ],
 )
-def test_a_command_says_what_ended_it(error, code, line, capsys):
+def test_a_command_says_what_ended_it(error, code, line, capsys, monkeypatch):
     app = make_app("long", "Takes long.")
 
     @app.default
@@ -42,4 +43,6 @@ def test_a_command_says_what_ended_it(error, code, line, capsys):
         raise error
 
     assert run_app(app, []) == code
-    assert capsys.readouterr().err == f"long: {line}\n"
+    monkeypatch.setattr("flows.__main__._run", lambda *_: work())  # as while modules load
+    assert main(["fine-tune"]) == code
+    assert capsys.readouterr().err == f"long: {line}\njixu: {line}\n"

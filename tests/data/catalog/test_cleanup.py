@@ -178,17 +178,20 @@ def test_a_corpus_is_removed_with_the_share_that_it_held_out(made, tmp_path, cap
         (["compact", "--corpus", "tea/../tea"], "use 1 to 64 letters"),
         (["remove", "none"], "no corpus 'none'"),
         (["compact", "--corpus", "none"], "no corpus 'none'"),
+        (["remove", "tea", "--workspace", "misspelt"], "no catalog in misspelt"),
+        (["compact", "--corpus", "tea", "--workspace", "misspelt"], "no catalog in misspelt"),
         (["gc", "--keep", "0"], "keep=0: it must be 1 or more"),
+        (["words", "--source", "a.txt", "b.txt"], "'b.txt' belongs to no option"),
     ],
 )
-def test_what_cannot_be_tidied_is_refused_and_nothing_removed(command, message, made, capsys):
+def test_what_cannot_be_tidied_is_refused_and_no_file_comes_or_goes(
+    command, message, made, capsys, monkeypatch
+):
     """A name may not lead out of its folder."""
+    monkeypatch.chdir(made.root.parent)
+    monkeypatch.setenv("JIXU_WORKSPACE", str(made.root))
     (made.root / "staging" / "tea").mkdir(parents=True)
-
-    def there():
-        return {path for path in made.root.parent.rglob("*") if path.parent != made.place.lock("tea").parent}
-
-    before = there()
-    assert main(["corpus", *command, "--workspace", str(made.root)]) == 2
+    before = {*made.root.parent.rglob("*")}
+    assert main(["corpus", *command]) == 2
     assert message in capsys.readouterr().err
-    assert there() == before
+    assert {*made.root.parent.rglob("*")} == before

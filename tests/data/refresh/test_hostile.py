@@ -200,10 +200,23 @@ def test_what_is_no_file_is_named_and_the_rest_read(tea):
             tea.plan(source=(str(tea.raw / name),))
 
 
-def test_a_source_that_cannot_be_read_says_why_and_makes_no_catalog(tea):
-    (tea.raw / "cut.jsonl.gz").write_bytes(gzip.compress(rows(A), mtime=0)[:10])
-    message = "no document of .* can be used .*1 unreadable_file; first: .*#.*ended before the end-of-stream"
-    with pytest.raises(InputError, match=message):
+NOTHING = {
+    "cut.jsonl.gz": (
+        gzip.compress(rows(A), mtime=0)[:10],
+        "1 unreadable_file; first: .*#.*ended before the end",
+    ),
+    "fields.jsonl": (
+        rows(A).replace(b"text", "病历".encode()),
+        r"1 no_text_field; .*--reading.text-field NAME",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_a_source_that_cannot_be_read_says_why_and_makes_no_catalog(name, tea):
+    content, why = NOTHING[name]
+    (tea.raw / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"no document of .* can be used .*{why}"):
         tea.refresh()
     assert not tea.place.catalog.exists()
 
