@@ -125,6 +125,7 @@ _STYLES = list(product(("-", (0, (4, 2)), (0, (1, 1.5))), (ACCENT, INK)))
 _DESCRIBED = 24  # most values that a description names
 _TICKS = 9  # most labels under columns
 _LONGEST_ROW = 56  # letters of a name above a row of intervals
+_LEGEND_ROW = 0.24  # inches
 _ROUND = [1, 2, 5, 10]  # steps of an axis
 
 
@@ -186,7 +187,8 @@ def curves(
         if line.legend
     )
     marked = f"; {len(events)} event{'s' if len(events) > 1 else ''} marked" if events else ""
-    return Plot(title, unit, f"{ends}{marked}", paint)
+    height = 2.9 + _LEGEND_ROW * max(len(lines) - 6, 0)
+    return Plot(title, unit, f"{ends}{marked}", paint, height)
 
 
 def _paint_lines(axes: Axes, lines: Sequence[Line]) -> list[Named]:

@@ -272,6 +272,12 @@ def test_a_name_may_begin_with_an_underscore():
     assert {"_old", "new"} <= {text.strip() for text in drawn.itertext()}
 
 
+def test_a_legend_of_many_runs_leaves_room_for_their_lines():
+    lines = [Line(f"general-v1-tiny-steps-{n}", [(0.0, 1.0), (1.0, 2.0)]) for n in range(40)]
+    (height,) = re.findall(r'viewBox="0 0 360 (\S+)"', curves("t", "u", lines).svg("p"))  # or it warns
+    assert float(height) > 700
+
+
 def test_a_long_line_is_drawn_with_its_spikes_and_few_points():
     points = [(float(x), 1 + x % 7 / 10) for x in range(10_000)]
     points[6_000], points[7_001] = (6_000.0, 40.0), (7_001.0, -30.0)
