@@ -174,8 +174,8 @@ class InstanceStream:
                 skip = 0
             if not found:
                 raise InputError(
-                    "every document of these shards is held out: nothing is left to train on. Give the "
-                    "corpus more documents"
+                    f"every document of {self.row_groups[0][0].parent} is held out: nothing is left to train "
+                    "on. Give the corpus more documents"
                 )
             epoch, first = epoch + 1, 0
 

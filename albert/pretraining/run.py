@@ -56,7 +56,11 @@ def pretrain(
     Raises ConfigError or InputError; if the training had begun, `read_failure` returns the reason afterwards.
     """
     bound_caches()
-    with join() as process, _deterministic(settings.running.deterministic), _stop_signals() as stopping:
+    with (
+        join() as process,
+        _deterministic(settings.running.deterministic),
+        _stop_signals(process) as stopping,
+    ):
         check_operators(process.device)
         settings = with_step_size(settings, process)
         start = check_start(settings)
@@ -110,8 +114,8 @@ def _deterministic(asked: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """Set an event on SIGTERM or Ctrl-C during the block. A second Ctrl-C acts as usual.
+def _stop_signals(process: Process) -> Iterator[threading.Event]:
+    """Set an event on SIGTERM or Ctrl-C during the block; say so of Ctrl-C. A second one acts as usual.
 
     A second SIGTERM does nothing: stopping a worker and its run sends one from each.
     """
@@ -123,6 +127,9 @@ def _stop_signals() -> Iterator[threading.Event]:
 
     def request(number: int, frame: object) -> None:
         event.set()
+        if number == signal.SIGINT and process.is_first:
+            # the signal may have come amid a print, which cannot begin another
+            os.write(2, b"stopping after this step, with a checkpoint; Ctrl-C again stops at once\n")
         signal.signal(signal.SIGINT, before[signal.SIGINT])
 
     for number in before:

@@ -236,7 +236,7 @@ def group():
 
 
 def test_what_one_of_several_processes_asks_for_is_done_by_all_at_the_next_review(
-    settings, group, tmp_path, monkeypatch
+    settings, group, tmp_path, monkeypatch, capfd
 ):
     """As on GPUs, which are reviewed every ten steps: none waits for the others in between."""
     monkeypatch.setattr("albert.pretraining.run.join", lambda: nullcontext(Process(0, 2)))
@@ -247,10 +247,11 @@ def test_what_one_of_several_processes_asks_for_is_done_by_all_at_the_next_revie
 
     def stop_in_the_third():
         if next(steps) == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
 
     result = pretrain(with_options(settings, evaluation={"every": 9}), check=stop_in_the_third)
     assert (result.status, result.steps) == ("interrupted", 4)
+    assert "stopping after this step, with a checkpoint" in capfd.readouterr().err
     often = {"running": {"checkpoint_minutes": 1e-9}, "run_folder": tmp_path / "overdue"}
     pretrain(with_options(settings, evaluation={"every": 9}, **often))
     found = [path.name for path in list_checkpoints(tmp_path / "overdue")]
