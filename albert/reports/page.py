@@ -45,10 +45,10 @@ def report_markdown(report: Report) -> str:
 
 
 def report_text(report: Report) -> str:
-    """The same for a terminal, where what is read first stands last; with how the scores were measured."""
+    """The same as lines for a person, with how the scores were measured and without the command."""
     scores = zip(score_tables(report.evaluations), report.evaluations, strict=True)
     measured = (f"{table}\n{protocol(one)}\n" for table, one in scores)
-    return "\n".join([*_held_out_tables(report), *measured, report.verdict, *report.warnings])
+    return "\n".join([report.verdict, *report.warnings, "", *_held_out_tables(report), *measured])
 
 
 def write_report(report: Report, folder: Path) -> Path:

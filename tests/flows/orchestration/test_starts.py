@@ -37,7 +37,8 @@ def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache,
     tuning = {"seeds": "0,1", "epochs": 1, "learning_rate": 1e-4, "baselines": "no"}
     given = {**splits, "model": models, **tuning, "workspace": tmp_path / "w"}
     lines = complete("fine-tune", given, **hub_cache, **prefect_server).splitlines()
-    names = [line.split(" | ")[0] for line in lines[4:7]]
+    start = lines.index("### Evaluation: topics") + 4
+    names = [line.split(" | ")[0] for line in lines[start : start + 3]]
     assert names == ["| google", "| albert_model.ckpt", "| albert-tea"]
     counted = "select count(distinct model), count(*) from evaluations where metric = 'accuracy'"
     assert ask(tmp_path / "w", counted) == [(3, 12)]
@@ -51,8 +52,8 @@ def test_an_end_to_end_run_starts_from_a_repository_of_the_hub(
     given["fine_tuning"] = {"seeds": "0,1", "epochs": 1, "learning_rate": 1e-4, "baselines": "no"}
     given["workspace"] = tmp_path / "w"
     lines = complete("end-to-end", given, **hub_cache, **prefect_server).strip().splitlines()
-    assert lines[0] == "### Pretraining" and "after 4 steps" in lines[2]
-    start = lines.index(f"### Evaluation: {splits['task']}") + 4
+    assert "after 4 steps" in lines[lines.index("### Pretraining") + 2]
+    start = lines.index("### Evaluation: topics") + 4
     assert [line.split(" | ")[0] for line in lines[start : start + 2]] == ["| base model", "| continued"]
     (checkpoint,) = (tmp_path / "w" / "models").glob("*/checkpoint-4")
     model, own = load_pretrained(checkpoint)
