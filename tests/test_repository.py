@@ -52,16 +52,11 @@ def test_samples_have_the_promised_sizes_and_kinds():
 
 
 def test_no_example_of_the_task_is_in_two_splits():
-    samples = ROOT / "data/samples"
-    texts = [
-        line.split("\t")[0]
-        for split in ("train", "dev", "test")
-        for line in (samples / f"tea_topics_{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    ]
-    assert len(texts) == len(set(texts))
-    few, train = (
-        (samples / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()[1:]
-        for name in ("train_48", "train")
+    few, train, dev, test = (
+        (ROOT / f"data/samples/tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()[1:]
+        for name in ("train_48", "train", "dev", "test")
     )
+    texts = [line.split("\t")[0] for line in (*train, *dev, *test)]
+    assert len(texts) == len(set(texts))
     assert len(few) == 48 and set(few) <= set(train)
     assert {Counter(line.split("\t")[1] for line in few)[label] for label in ("种植", "品鉴")} == {8}

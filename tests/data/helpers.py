@@ -1,6 +1,7 @@
 """Real text as the stages hand it on, and files as they come."""
 
 import io
+import random
 import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,12 @@ from data.segmentation import Segmenter
 from data.sources import document_id
 
 SEGMENTER = Segmenter()
+
+
+def random_text(count: int, seed: object = 0) -> str:
+    """So many Han characters, common and rare."""
+    rng = random.Random(seed)
+    return "".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(count))
 
 
 def tokenize_texts(texts: Sequence[str], tokenizer, max_piece: int) -> TokenizedDocuments:

@@ -1,6 +1,5 @@
 """Each filter with the smallest text that trips it, and the measures against their definitions."""
 
-import random
 import re
 
 import pytest
@@ -18,15 +17,11 @@ from data.cleaning import (
 )
 from data.errors import InputError
 from tests.conftest import sample_texts
+from tests.data.helpers import random_text
 
 
 def reason(text, **rules):
     return drop_reasons([text], measure([split_sentences(text)]), QualityRules(**rules))[0]
-
-
-def random_text(count):
-    rng = random.Random(0)
-    return "".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(count))
 
 
 CALL = "关注我的公众号「茶话」。"

@@ -7,11 +7,7 @@ import pyarrow as pa
 import pytest
 
 from data.cleaning import find_candidates, find_copies, find_near_duplicates, measure, sketch
-
-
-def text(count, seed):
-    rng = random.Random(seed)
-    return "".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(count))
+from tests.data.helpers import random_text
 
 
 def changed(original, share, seed=1):
@@ -46,7 +42,7 @@ def test_copies_are_found_as_by_brute_force(threshold):
     """Of an original and two copies, some changed more than the threshold allows."""
     texts = []
     for seed in range(60):
-        original = text(300, seed)
+        original = random_text(300, seed)
         share = (1 - threshold) / 10 * (0.4 + seed / 50)
         texts += [original, changed(original, share, seed), changed(original, share, seed + 100)]
     wanted, sets = {}, [grams(one) for one in texts]
@@ -64,7 +60,7 @@ def test_copies_are_found_as_by_brute_force(threshold):
 @pytest.mark.parametrize("threshold", [0.75, 0.9])
 def test_copies_between_two_sets_are_found_as_by_brute_force(threshold):
     """Short texts by pairs of letters, the most alike of several."""
-    others = [text(25, seed) for seed in range(80)]
+    others = [random_text(25, seed) for seed in range(80)]
     texts = [changed(one, 0.04, seed) for seed, one in enumerate(others[:60])] + ["", "茶"]
     sets = [grams(one, 2) for one in others]
     alike = [[jaccard(grams(one, 2), other) for other in sets] for one in texts[:60]]
@@ -75,13 +71,13 @@ def test_copies_between_two_sets_are_found_as_by_brute_force(threshold):
 
 
 def test_documents_known_to_differ_are_not_compared_again():
-    first, second = text(300, 1), text(300, 2)
+    first, second = random_text(300, 1), random_text(300, 2)
     texts = [first, second, changed(first, 0.01), changed(second, 0.01)]
     assert near(texts) == {2: 0, 3: 1} and near(texts, known={0, 1, 2}) == {3: 1}
 
 
 def test_long_documents_take_no_more_memory_than_short_ones():
-    long = text(100_000, seed=0)
+    long = random_text(100_000, seed=0)
     texts = [f"{long[: 100 * n]}茶{long[100 * n :]}" for n in range(32)]
     with duckdb.connect() as db:
         db.from_arrow(pa.table({"rank": list(range(32)), "text": texts})).create("texts")

@@ -5,16 +5,16 @@ import random
 import pyarrow.parquet as pq
 import pytest
 
+from tests.data.helpers import random_text
+
 FOOTER = "本网站所有内容均为转载，版权归原作者所有，如有侵权请联系删除。"
 
 
 @pytest.mark.parametrize("carriers, reason", [(49, None), (50, "boilerplate")])
 def test_a_sentence_of_fifty_documents_drops_those_it_fills(tea, carriers, reason):
     """By the default rules. Five long documents end in the same sentence and stay."""
-    rng = random.Random(0)
     lengths = [200] * 5 + [8] * (carriers - 5)
-    texts = ["".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(length)) for length in lengths]
-    tea.put("raw", *(f"{text}。{FOOTER}" for text in texts))
+    tea.put("raw", *(f"{random_text(length, seed)}。{FOOTER}" for seed, length in enumerate(lengths)))
     *_, division = tea.divided()
     listed = pq.read_table(division.listed_path, columns=["position", "reason"]).sort_by("position")
     assert listed["reason"].to_pylist() == [None] * 5 + [reason] * (carriers - 5)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from data.cleaning import CleaningRules, DuplicateRules, clean_text, make_guard
 from data.errors import InputError
-from data.refresh import GateRules, RefreshSettings
+from data.refresh import RefreshSettings
 from data.refresh.read import read_source
 from data.sources.markup import mdx_text
 from tests.conftest import SAMPLES
@@ -269,14 +269,3 @@ def test_traditional_twins_are_duplicates_whether_they_are_simplified_or_not(tea
     tea.refresh(cleaning=CleaningRules(simplify=simplify))
     assert len(tea.texts()) == 2 and any("乾隆与干燥" in text for text in tea.texts())
     assert dropped(tea) == {reason: 1}
-
-
-def test_special_tokens_written_in_a_text_are_no_special_tokens(tea, vocabulary_file):
-    texts = ["文中出现[MASK]和[CLS]字样。还有[SEP]与[PAD]也是。", "[MASK][MASK][UNK]。第二句采茶正常。"]
-    tea.put("special", *texts)
-    tea.refresh(gates=GateRules(max_unknown_share=1))
-    tokens = vocabulary_file.read_text(encoding="utf-8").split("\n")
-    ids = {name: tokens.index(name) for name in ("[MASK]", "[CLS]", "[SEP]", "[PAD]")}
-    for (sequence,) in tea.ask("select input_ids from instances"):
-        assert ids["[MASK]"] not in sequence and ids["[PAD]"] not in sequence
-        assert sequence.count(ids["[CLS]"]) == 1 and sequence.count(ids["[SEP]"]) <= 2

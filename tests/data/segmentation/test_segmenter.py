@@ -119,6 +119,7 @@ def shown(document, tokenizer):
 
 @given(st.lists(sentences, min_size=1, max_size=4).map("\n".join) | st.text(max_size=40))
 @example("0\u2e43")  # a dash that the library's Unicode does not know
+@example("文中出现[MASK]和[CLS]字样，还有[UNK]、[SEP]与[PAD]。")  # are no special tokens
 def test_ids_and_offsets_are_those_of_the_tokenizers_library(tokenizer, text):
     library = tokenizer.library.encode(text, add_special_tokens=False)
     ids, starts = tokenizer.encode(text)
