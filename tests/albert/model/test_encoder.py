@@ -110,26 +110,6 @@ def test_unshared_layers_begin_as_the_shared_ones(share, change):
         assert torch.equal(grown(batch).loss, model(batch).loss)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("change", [{}, GROUPS], ids=["one", "groups"])
-def test_the_gradient_of_a_shared_layer_is_the_sum_over_its_uses(change, norm):
-    """An unshared copy computes the same, and each of its layers gets the gradient of one use."""
-    model = random_model(replace(SMALL, norm=norm, **change)).double()
-    grown = grow(model, share="none").double()
-    batch = masked_batch()
-    shared, single = gradients(model, batch), gradients(grown, batch)
-    for name, gradient in shared.items():
-        part = next((p for p in ("attentions", "feed_forwards") if f".{p}." in name), None)
-        if part is None:
-            assert torch.allclose(gradient, single[name], rtol=1e-9, atol=1e-12), name
-            continue
-        _, _, block, rest = name.split(".", 3)
-        uses = [layer for layer, used in enumerate(model.config.group_of_layer) if used == int(block)]
-        assert len(uses) > 1
-        total = sum(single[f"encoder.{part}.{layer}.{rest}"] for layer in uses)
-        assert torch.allclose(gradient, total, rtol=1e-9, atol=1e-12), name
-
-
 @pytest.mark.parametrize("change", [{"share": "none"}, GROUPS], ids=["tiled in order", "groups stay"])
 def test_more_layers_have_the_weights_of_those_that_there_were(change):
     model = random_model(replace(SMALL, **change))
