@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from kernels.embedding import Norm, Projection, Tables, scatter_rows
+from kernels.embedding import Norm, Projection, Tables
 from tests.kernels import checks
 from tests.kernels.checks import DEVICE
 
@@ -39,17 +37,3 @@ def test_the_backward_pass_saves_ids_and_two_numbers_per_token(triton, layout):
     addresses = {parameter.data_ptr() for parameter in parameters}
     of_tokens = [x for x in saved if x.data_ptr() not in addresses]
     assert len(of_tokens) == 5 and all(x.shape == (T,) for x in of_tokens)
-
-
-@settings(max_examples=12)
-@given(
-    runs=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 100)), max_size=4),
-    width=st.sampled_from([1, 16, 130]),
-)
-def test_the_scatter_sums_rows_by_id_whatever_the_runs(runs, width):
-    ids = torch.tensor([i for i, length in runs for _ in range(length)], dtype=torch.int64, device=DEVICE)
-    ids = ids[torch.randperm(len(ids), device=DEVICE)]
-    x = torch.randn(len(ids), width, device=DEVICE)
-    expected = torch.zeros(10, width, dtype=torch.float64, device=DEVICE).index_add_(0, ids, x.double())
-    got = scatter_rows(x, ids, 10)
-    assert (got - expected).abs().max() < 2e-5  # sums of up to 400 numbers
