@@ -31,6 +31,7 @@ from albert.reports.sections import (
     points,
     size,
     spread,
+    without,
 )
 from albert.tasks import Kind
 
@@ -167,16 +168,19 @@ def _baseline_warnings(evaluations: Sequence[Comparison]) -> list[str]:
     for comparison in evaluations:
         where = f"a baseline in {metric_name(comparison.metric)} on {comparison.task} {comparison.split}"
         for one in comparison.baselines:
-            named: dict[str, list[str]] = {"Below": [], "Not clearly above": [], "Above": []}
+            named: dict[str, list[str]] = {"Below": [], "Not clearly above": []}
             for gained in over_baseline(comparison, one):
                 is_clear = gained.half_width is not None and abs(gained.mean) > gained.half_width
-                what = "Not clearly above" if not is_clear else "Below" if gained.mean < 0 else "Above"
-                named[what].append(f"{gained.model} ({gain(gained)})")
+                if is_clear and gained.mean > 0:
+                    continue
+                unread = without(gained, comparison.examples[comparison.split])
+                what = "Below" if is_clear else "Not clearly above"
+                named[what].append(f"{gained.model} ({gain(gained)}{unread})")
             has = points(one.reported[comparison.metric].mean)
             lines.extend(
                 f"{what} {where}: {_few(names, comparison.models)}. The baseline, {one.name}, has {has}."
                 for what, names in named.items()
-                if names and what != "Above"
+                if names
             )
     return lines
 

@@ -121,6 +121,14 @@ def gain(difference: Difference) -> str:
     return plus_minus(change(difference.mean), difference.half_width)
 
 
+def without(difference: Difference, examples: int) -> str:
+    """Say how many of the split's examples a difference leaves out, if any."""
+    if not difference.left_out:
+        return ""
+    of_all = counted(examples, "example")
+    return f", without the {number(difference.left_out)} of {of_all} that only one of them may have read"
+
+
 def spread(score: Summary) -> str:
     """Show a score in points with its interval.
 

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from albert.evaluation import Comparison, ModelResult, metric_name
 from albert.pretraining import PretrainResult
 from albert.reports.pretraining import Measured, Show, held_out_figures
-from albert.reports.sections import change, counted, decimal, decimal_change, gain, number, percent, points
+from albert.reports.sections import (
+    change,
+    counted,
+    decimal,
+    decimal_change,
+    gain,
+    percent,
+    points,
+    without,
+)
 
 
 def verdict(pretraining: PretrainResult | None, evaluations: Sequence[Comparison]) -> str:
@@ -31,10 +40,7 @@ def _of_evaluation(comparison: Comparison, drift: str) -> str:
         half = model.drift_half_width
         ends = None if half is None else (model.drift - half, model.drift + half)
         drift = f"; general drift {change(model.drift)}{_doubt(Measured(model.drift, ends), change)}"
-    unread = ""
-    if difference.left_out:
-        n = counted(comparison.examples[comparison.split], "example")
-        unread = f", without the {number(difference.left_out)} of {n} that only one of them may have read"
+    unread = without(difference, comparison.examples[comparison.split])
     summary = f"{gain(difference)} points of {where} {_over(comparison, model)}{named}{unread}{drift}"
     if difference.unknown:
         return f"Cannot tell: {summary} ({difference.unknown})."

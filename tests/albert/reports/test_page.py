@@ -187,6 +187,11 @@ def test_a_contaminated_corpus_is_named_at_the_top():
     assert "茶 version 2, which may be a set phrase or the text. The scores of x and y on 茶事" in warning
     report = report_of(comparison(BASE, replace(BETTER, contamination=(contamination(0),))))
     assert report.verdict.startswith("It helped") and not report.warnings
+    # a baseline reads nothing
+    rule = model("rule", [0.80], is_fixed=True, checkpoints=())
+    below, unclear, _ = report_of(replace(comparison(BASE, dirty), baselines=(rule,))).warnings
+    assert below.startswith("Below a baseline in accuracy on 茶事 test: base (−9.0 ± 4.3). The baseline, rule,")
+    assert unclear.startswith("Not clearly above") and "x (+0.9 ± 2.1, without the 7 of 200" in unclear
 
 
 def test_texts_that_parts_of_a_task_share_are_named_at_the_top_unless_they_were_left_out():
