@@ -190,7 +190,7 @@ def test_a_contaminated_corpus_is_named_at_the_top():
     # a baseline reads nothing
     rule = model("rule", [0.80], is_fixed=True, checkpoints=())
     below, unclear, _ = report_of(replace(comparison(BASE, dirty), baselines=(rule,))).warnings
-    assert below.startswith("Below a baseline in accuracy on 茶事 test: base (−9.0 ± 4.3). The baseline, rule,")
+    assert below.startswith("Below a baseline in accuracy on 茶事 test: base (−9.0 ± 4.3). The baseline,")
     assert unclear.startswith("Not clearly above") and "x (+0.9 ± 2.1, without the 7 of 200" in unclear
 
 
