@@ -68,19 +68,25 @@ def read_config(path: Path) -> AlbertConfig:
 
 
 def read_tensorflow_config(path: Path, layout: Layout) -> AlbertConfig:
-    """The config beside a TensorFlow checkpoint of albert_zh (bright) or google-research/albert (google).
+    """The config beside a TensorFlow checkpoint of albert_zh (bright), google-research/albert (google) or
+    google-research/bert (bert).
 
     Their "gelu" is the tanh approximation, which transformers calls gelu_new. Nothing is inferred: a missing
-    size, head count or activation is an error.
+    size, head count or activation is an error. A BERT may have a narrower embedding, as SimBERT's small ones.
     """
     content = read_json(path)
-    missing = [name for name in _TENSORFLOW_NEEDED if name not in content]
+    if layout == "bert":
+        content = {"embedding_size": content.get("hidden_size"), **content}
+    missing = [name for name in _TENSORFLOW_NEEDED if content.get(name) is None]
     if missing:
         raise ConfigError(f"{path} does not say {', '.join(missing)}: they cannot be told from the weights")
     values = {**_ALBERT_DEFAULTS, **_of_groups(content), "layout": layout}
     if values["hidden_act"] == "gelu":
         values["hidden_act"] = "gelu_new"
-    if layout == "bright":
+    if layout == "bert":
+        is_narrow = values["embedding_size"] != values["hidden_size"]
+        values |= {"share": "none", "layout": "google" if is_narrow else "bert"}
+    elif layout == "bright":
         norm = "pre" if content.get("ln_type") == "preln" else "post"
         values |= {"norm": norm, "num_hidden_groups": 1}
     return _build(path, values)

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from albert.checkpoints.names import (
 )
 from albert.checkpoints.source import Source, find_source, missing_config, names_checkpoint
 from albert.checkpoints.weights import read_tensors
-from albert.model import PRESETS, AlbertConfig, PretrainingModel
+from albert.model import PRESETS, AlbertConfig, Layout, PretrainingModel
 from data.errors import ConfigError, InputError
 from data.tokenization import Tokenizer, load_tokenizer
 
@@ -137,7 +137,7 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
         tensors = read_tensors(source)
         layout = _tensorflow_layout(source, tensors)
         config = read_tensorflow_config(source.config, layout)
-        weights_format: WeightsFormat = "tensorflow-bright" if layout == "bright" else "tensorflow-google"
+        weights_format = cast(WeightsFormat, f"tensorflow-{layout}")
     else:
         config = read_config(source.config)  # before the weights: it is small
         tensors = read_tensors(source)
@@ -157,14 +157,16 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
     return LoadedCheckpoint(source, config, weights_format, tensors, parts, report)
 
 
-def _tensorflow_layout(source: Source, tensors: Mapping[str, Tensor]) -> Literal["bright", "google"]:
+def _tensorflow_layout(source: Source, tensors: Mapping[str, Tensor]) -> Layout:
     if "bert/embeddings/word_embeddings_2" in tensors:
         return "bright"
     if any(name.startswith("bert/encoder/transformer/group_0/") for name in tensors):
         return "google"
+    if any(name.startswith("bert/encoder/layer_0/") for name in tensors):
+        return "bert"
     raise InputError(
-        f"{source.weights} is neither of albert_zh's layout nor of google-research/albert's: its "
-        f"{len(tensors)} variables begin with {', '.join(sorted(tensors)[:2]) or 'nothing'}"
+        f"{source.weights} has not the layout of google-research/bert, google-research/albert or albert_zh: "
+        f"its {len(tensors)} variables begin with {', '.join(sorted(tensors)[:2]) or 'nothing'}"
     )
 
 

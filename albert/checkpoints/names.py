@@ -13,7 +13,7 @@ from typing import Literal
 
 from albert.model import AlbertConfig
 
-WeightsFormat = Literal["albert", "bert", "jixu", "tensorflow-google", "tensorflow-bright"]
+WeightsFormat = Literal["albert", "bert", "jixu", "tensorflow-google", "tensorflow-bright", "tensorflow-bert"]
 
 _ALBERT_LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}."
 _ALBERT = {
@@ -77,19 +77,37 @@ _GOOGLE = {
     "encoder.feed_forwards.{l}.output": _GOOGLE_LAYER + "ffn_1/intermediate/output/dense",
     "encoder.feed_forwards.{l}.norm": _GOOGLE_LAYER + "LayerNorm_1",
 }
-_BRIGHT_LAYER = "bert/encoder/layer_shared/"
+
+
+def _tensorflow_layers(layer: str) -> dict[str, str]:
+    return {
+        "encoder.attentions.{l}.query_key_value": layer + "attention/self/{part}",
+        "encoder.attentions.{l}.output": layer + "attention/output/dense",
+        "encoder.attentions.{l}.norm": layer + "attention/output/LayerNorm",
+        "encoder.feed_forwards.{l}.inner": layer + "intermediate/dense",
+        "encoder.feed_forwards.{l}.output": layer + "output/dense",
+        "encoder.feed_forwards.{l}.norm": layer + "output/LayerNorm",
+    }
+
+
 _BRIGHT = {
     **_TENSORFLOW,
     "encoder.embedding.projection.weight": "bert/embeddings/word_embeddings_2",
-    "encoder.attentions.{l}.query_key_value": _BRIGHT_LAYER + "attention/self/{part}",
-    "encoder.attentions.{l}.output": _BRIGHT_LAYER + "attention/output/dense",
-    "encoder.attentions.{l}.norm": _BRIGHT_LAYER + "attention/output/LayerNorm",
-    "encoder.feed_forwards.{l}.inner": _BRIGHT_LAYER + "intermediate/dense",
-    "encoder.feed_forwards.{l}.output": _BRIGHT_LAYER + "output/dense",
-    "encoder.feed_forwards.{l}.norm": _BRIGHT_LAYER + "output/LayerNorm",
+    **_tensorflow_layers("bert/encoder/layer_shared/"),
+}
+_TENSORFLOW_BERT = {
+    **_TENSORFLOW,
+    "encoder.embedding.projection": "bert/encoder/embedding_hidden_mapping_in",
+    **_tensorflow_layers("bert/encoder/layer_{l}/"),
 }
 _LEAVES, _NORM_LEAVES = {"weight": "kernel", "bias": "bias"}, {"weight": "gamma", "bias": "beta"}
-_NAMES = {"albert": _ALBERT, "bert": _BERT, "tensorflow-google": _GOOGLE, "tensorflow-bright": _BRIGHT}
+_NAMES = {
+    "albert": _ALBERT,
+    "bert": _BERT,
+    "tensorflow-google": _GOOGLE,
+    "tensorflow-bright": _BRIGHT,
+    "tensorflow-bert": _TENSORFLOW_BERT,
+}
 # the decoder's own copies of the word table and of the bias
 COPIES = {
     kind: {

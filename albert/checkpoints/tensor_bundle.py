@@ -32,11 +32,13 @@ message_type {
   name: "Shape" field { name: "dim" number: 2 type: TYPE_MESSAGE type_name: "Dim" label: LABEL_REPEATED } }
 message_type {
   name: "Entry"
+  field { name: "dtype" number: 1 type: TYPE_UINT32 }
   field { name: "shape" number: 2 type: TYPE_MESSAGE type_name: "Shape" }
   field { name: "shard" number: 3 type: TYPE_UINT32 }
   field { name: "offset" number: 4 type: TYPE_UINT64 }
   field { name: "size" number: 5 type: TYPE_UINT64 } }
 """
+_DTYPES = {1: "<f4", 2: "<f8", 19: "<f2"}  # of tensorflow/core/framework/types.proto
 _Entry: Any = GetMessages([text_format.Parse(_PROTO, FileDescriptorProto())])["Entry"]
 
 
@@ -60,10 +62,13 @@ def _read_variable(index: Path, shards: list[Path], name: str, entry: Any) -> Te
     if path is None:
         raise InputError(f"{name} in {index} is in data file {entry.shard}, which is not there")
     shape = tuple(dim.size for dim in entry.shape.dim)
-    count = math.prod(shape)
-    if 4 * count != entry.size or entry.offset + entry.size > path.stat().st_size:
+    if entry.dtype not in _DTYPES:
+        raise InputError(f"{name} in {index} is of TensorFlow's type {entry.dtype}: only floats can be read")
+    dtype, count = np.dtype(_DTYPES[entry.dtype]), math.prod(shape)
+    if dtype.itemsize * count != entry.size or entry.offset + entry.size > path.stat().st_size:
         raise InputError(f"{path} is too short for {name} of shape {shape}: it is damaged")
-    tensor = torch.from_numpy(np.fromfile(path, "<f4", count, offset=entry.offset).reshape(shape))
+    values = np.fromfile(path, dtype, count, offset=entry.offset).astype(np.float32, copy=False)
+    tensor = torch.from_numpy(values.reshape(shape))
     is_matrix = name.endswith(("/kernel", "/word_embeddings_2"))
     return tensor.T.contiguous() if is_matrix and tensor.dim() == 2 else tensor
 

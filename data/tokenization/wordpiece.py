@@ -207,16 +207,18 @@ def _split_marks() -> list[str]:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Read the entries of a `vocab.txt`. Raises InputError for other files, and for blank lines inside it."""
+    """Read the entries of a `vocab.txt`. Raises InputError for other files, and for blank lines inside it.
+
+    One may be blank: SimBERT's published vocabularies have one where BERT's has a line separator.
+    """
     try:
         tokens = path.read_text(encoding="utf-8-sig").split("\n")  # with Windows' byte-order mark or without
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text at byte {error.start}: not a vocab.txt") from None
     while tokens and not tokens[-1]:
         tokens.pop()
-    # some vocabularies have an entry such as a no-break space; an empty line is damage
     blank = [line for line, token in enumerate(tokens, 1) if not token]
-    if blank:
+    if len(blank) > 1:
         raise InputError(
             f"{len(blank)} blank line(s) inside {path}, first at line {blank[0]}: ids after it are shifted"
         )

@@ -2,8 +2,9 @@
 numpy one.
 
 Those in tests/albert/tensorflow were written by TensorFlow 1's saver with random values, under the names,
-shapes and scopes of google-research/albert and albert_zh (modeling.py of each), with slots of their
-optimisers, LAMB and AdamWeightDecay. "google-fast" has 12 groups, of which 4 layers use 4.
+shapes and scopes of google-research/albert, albert_zh and google-research/bert (modeling.py of each), with
+slots of their optimisers, LAMB and AdamWeightDecay. "google-fast" has 12 groups, of which 4 layers use 4;
+"bert-narrow" has SimBERT's factorised embedding, its word table in float64 as in the published SimBERT-tiny.
 """
 
 import json
@@ -19,20 +20,20 @@ from albert.model import pack
 from data.errors import ConfigError, InputError
 
 FOLDER = Path(__file__).parent.parent / "tensorflow"
-CHECKPOINTS = ("google", "google-groups", "google-fast", "bright", "bright-preln")
+CHECKPOINTS = ("google", "google-groups", "google-fast", "bright", "bright-preln", "bert", "bert-narrow")
 SEQUENCES = [[5, 9, 30, 1, 2, 17, 8, 8, 3, 11, 12, 6], [4], [7, 3, 29, 30, 1]]
 TYPES = [[0] * 5 + [1] * 7, [0], [0, 0, 1, 1, 1]]
 
 
 def activation(x, name):
-    # "gelu" is the tanh approximation in both repositories
+    # "gelu" is the tanh approximation in all three repositories
     if name == "relu":
         return np.maximum(x, 0)
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
 class NumpyModel:
-    """The two repositories' modeling.py on one sequence, in float64, by the variables' own names."""
+    """The repositories' modeling.py on one sequence, in float64, by the variables' own names."""
 
     def __init__(self, layout, config, variables):
         self.layout, self.config = layout, config
@@ -71,14 +72,15 @@ class NumpyModel:
             x + self.v["bert/embeddings/position_embeddings"][: len(ids)], "bert/embeddings/LayerNorm"
         )
         layers = self.config["num_hidden_layers"]
-        if self.layout == "bright":
-            s = "bert/encoder/layer_shared"
-            for _ in range(layers):
+        if "bert/encoder/embedding_hidden_mapping_in/kernel" in self.v:
+            x = self.dense(x, "bert/encoder/embedding_hidden_mapping_in")
+        if self.layout != "google":
+            for layer in range(layers):
+                s = f"bert/encoder/layer_{'shared' if self.layout == 'bright' else layer}"
                 names = ("attention/self", "attention/output/dense", "attention/output/LayerNorm")
                 rest = ("intermediate/dense", "output/dense", "output/LayerNorm")
                 x = self.block(x, *(f"{s}/{name}" for name in (*names, *rest)))
             return x
-        x = self.dense(x, "bert/encoder/embedding_hidden_mapping_in")
         for layer in range(layers):
             group = int(layer / layers * self.config["num_hidden_groups"])
             for inner in range(self.config["inner_group_num"]):
@@ -115,7 +117,8 @@ def test_a_checkpoint_is_wholly_read_and_computes_what_numpy_does(name):
     assert set(found) == set(variables)  # no slot of the optimiser
     for variable, value in variables.items():  # to the bit
         transposed = variable.endswith(("/kernel", "word_embeddings_2"))
-        assert np.array_equal(found[variable].numpy(), value.T if transposed else value), variable
+        wanted = np.float32(value.T if transposed else value)
+        assert np.array_equal(found[variable].numpy(), wanted), variable
     oracle = NumpyModel(name.partition("-")[0], config, variables)
     batch = pack(SEQUENCES, TYPES)
     with torch.no_grad():
