@@ -110,20 +110,23 @@ def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> Report
 
 
 def make_corpora(options: ExperimentOptions) -> None:
-    """A corpus of general text, and of each field one of its text and one of its task's, all guarded."""
+    """A corpus of general text, and of each field one of its text and one of its task's, all guarded.
+
+    A further file of the guard, such as the training examples, is kept out of all but the tasks' texts.
+    """
     fields, folder = (options.first, options.second), options.place.experiments
     sources = {GENERAL: options.general, **{one.name: one.text for one in fields}}
+    texts: dict[str, tuple[str, ...]] = {}
     guard: list[str] = []
     for one in fields:
         file = folder / f"{one.name}-train.jsonl"
-        sources[f"{one.name}-task"] = (
-            write_files(one.name, partial(write_texts, one.task, one.train, file)),
-        )
+        texts[f"{one.name}-task"] = (write_files(one.name, partial(write_texts, one.task, one.train, file)),)
         guard += guard_files(one.name, one.task, one.dev, one.test, folder)
     vocabulary = str(find_source(options.init).vocabulary)
-    rules = replace(options.guard, files=(*options.guard.files, *guard))
-    for name, source in sources.items():
-        make_corpus(name, source, vocabulary, rules, TextOptions(), options)
+    for more, of_name in ((options.guard.files, sources), ((), texts)):
+        rules = replace(options.guard, files=(*more, *guard))
+        for name, source in of_name.items():
+            make_corpus(name, source, vocabulary, rules, TextOptions(), options)
 
 
 def write_texts(task: str, path: str, target: Path) -> str:
