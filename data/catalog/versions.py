@@ -26,6 +26,9 @@ class Version:
     tokenizer: str
     max_seq_length: int
     documents: int
+    characters: int
+    words: int
+    sentences: int
     instances: int
     tokens: int
     index_path: str
@@ -143,9 +146,7 @@ def add_version(
     of_corpus = {name: values[name] for name in ("corpus", "tokenizer", "max_seq_length", "held_out_share")}
     corpus = {**of_corpus, "objective": recipe["objective"], "vocab_size": recipe["vocab_size"]}
     insert(db, "corpora", [corpus], "insert or replace")
-    names = ("characters", "words", "sentences")
     row = {name: value for name, value in values.items() if name not in of_corpus} | key
-    row |= {name: sum(getattr(shard, name) for shard in shards) for name in names}
     # of the corpus at this version: its next one may have another vocabulary
     kept = json.dumps({**recipe, "tokenizer": version.tokenizer}, ensure_ascii=False)
     row |= {"parent": version.version - 1 or None, "recipe": kept, "status": "ready"}
