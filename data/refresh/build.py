@@ -121,11 +121,12 @@ def _build_part(
     sentences = np.array([len(row["sentences"]) for row in rows])
     table = _documents_table(rows, text, words, sentences)
     doc_ids = [row["doc_id"] for row in rows]
-    documents = tokenize_documents(doc_ids, text, words, sentences, tokenizer, length - 3)
+    documents = tokenize_documents(text, words, sentences, tokenizer, length - 3)
     instances = []
     for copy in range(settings.instances.copies):
         made = build_instances(
             documents,
+            doc_ids,
             tokenizer,
             objective,
             max_seq_length=length,
