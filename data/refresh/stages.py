@@ -166,7 +166,6 @@ def _next_version(plan: Plan, sop: bool, shards: Sequence[Shard], similar: str |
         recipe_hash=plan.recipe_hash,
         sop=sop,
         tokenizer=plan.workspace.relative(plan.tokenizer_path),
-        max_seq_length=settings.max_seq_length,
         **sum_counts(shards),
         index_path=f"{documents}/index-{plan.recipe_hash}-{number}.parquet",
         held_out_share=plan.current.held_out_share if plan.current else _held_out_share(plan, shards),
