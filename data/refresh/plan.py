@@ -164,7 +164,7 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
         own = os.path.join(os.path.realpath(settings.workspace), "")
         is_own = os.path.realpath(os.path.expanduser(spec.path)).startswith(own)
         for uri in found:
-            key = uri if is_remote(uri) else os.path.realpath(uri)
+            key = masked(uri) if is_remote(uri) else os.path.realpath(uri)
             if key.startswith(own) and not is_own:
                 continue
             # a file named twice is read once, by settings of its own if either has some
