@@ -261,8 +261,10 @@ def preview(plan: Plan) -> Changes:
 
 
 def _is_changed(file: SourceFile, recipe_hash: str) -> bool:
+    if file.previous is None:
+        return True
     listing = file.listing_name(size_and_digest(file.uri)[1], recipe_hash)
-    return file.previous is None or base_name(file.previous.listing_path) != listing
+    return base_name(file.previous.listing_path) != listing
 
 
 def describe_changes(changes: Changes) -> str:
