@@ -48,7 +48,8 @@ def shard_files(root: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
-def test_an_instance_reads_like_its_document(corpus, tmp_path, kind):
+def test_an_instance_reads_like_its_document(corpus, tmp_path, kind, monkeypatch):
+    monkeypatch.setattr("data.refresh.build._BATCH_CHARACTERS", 2000)
     if kind == "sentencepiece":
         train_tokenizer(sample_sentences(), kind=kind, vocab_size=6000).save(tmp_path / "sp")
         corpus = corpus.changed(tokenizer=str(tmp_path / "sp"))
