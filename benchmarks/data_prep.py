@@ -29,7 +29,7 @@ from data.cleaning import CleaningRules, clean_and_count, clean_text, measure, s
 from data.instances import tokenize_documents
 from data.refresh import ProcessRunner, plan_refresh, refresh
 from data.refresh.build import segmenter
-from data.sources import RawDocument, document_id, find_files, read_documents
+from data.sources import RawDocument, find_files, read_documents
 from data.tokenization import Tokenizer, load_tokenizer
 from data.workers import worker_pool
 
@@ -61,8 +61,8 @@ def measure_words_and_ids(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[f
     words, jieba_seconds = timed(lambda: exact.lcut(text))
     if [len(word) for word in words] != lengths.tolist():
         raise SystemExit("words differ from jieba's: no result")
-    doc_ids, counts = list(map(document_id, cleaned)), np.array(list(map(len, documents)))
-    tokens, ids_seconds = timed(lambda: tokenize_documents(doc_ids, text, lengths, counts, tokenizer, 125))
+    counts = np.array(list(map(len, documents)))
+    tokens, ids_seconds = timed(lambda: tokenize_documents(text, lengths, counts, tokenizer, 125))
     library = tokenizer.library
     encodings, library_seconds = timed(lambda: library.encode_batch(lines, add_special_tokens=False))
     if [i for encoding in encodings for i in encoding.ids] != tokens.input_ids.tolist():

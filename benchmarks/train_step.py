@@ -86,9 +86,9 @@ def write_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Path, folder: Path
     text = "".join(f"{a}\n{b}\n" for a, b in pairs)
     lengths = segmenter(()).lengths(text)
     ids = [document_id(f"{number} {a} {b}") for number, (a, b) in enumerate(pairs)]
-    tokens = tokenize_documents(ids, text, lengths, np.full(len(pairs), 2), tokenizer, LENGTH - 3)
+    tokens = tokenize_documents(text, lengths, np.full(len(pairs), 2), tokenizer, LENGTH - 3)
     objective = OBJECTIVES["albert"]
-    instances = build_instances(tokens, tokenizer, objective, max_seq_length=LENGTH, sop=True)
+    instances = build_instances(tokens, ids, tokenizer, objective, max_seq_length=LENGTH, sop=True)
     table = instance_table(
         instances,
         ids,

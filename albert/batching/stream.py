@@ -26,6 +26,8 @@ from data.instances import (
     ShardInfo,
     count_row_groups,
     document_keys,
+    is_held_out,
+    list_values,
     read_info,
     read_shard,
 )
@@ -47,21 +49,15 @@ class Cursor(NamedTuple):
 START = Cursor()
 
 
-def _list_values(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    array = column.combine_chunks()
-    offsets = array.offsets.to_numpy()
-    return array.flatten().to_numpy(zero_copy_only=False), offsets - offsets[0]
-
-
 def _to_instances(table: pa.Table) -> Instances:
-    input_ids, offsets = _list_values(table["input_ids"])
+    input_ids, offsets = list_values(table["input_ids"])
     flags = table["word_starts"].combine_chunks().buffers()[2]
     word_starts = np.frombuffer(flags, np.uint8, len(input_ids)) == ord("1")
     digits = table["doc_id"].combine_chunks().buffers()[2]
     sop = table["sop_label"].cast(pa.int64()).fill_null(IGNORED).to_numpy()
     static = None
     if _STATIC_COLUMNS[0] in table.column_names:
-        (positions, at), (ids, _), (labels, _) = (_list_values(table[name]) for name in _STATIC_COLUMNS)
+        (positions, at), (ids, _), (labels, _) = (list_values(table[name]) for name in _STATIC_COLUMNS)
         static = (at, positions, ids, labels)
     return Instances(
         table["instance_id"].to_numpy(),
@@ -74,11 +70,6 @@ def _to_instances(table: pa.Table) -> Instances:
         sop,
         static,
     )
-
-
-def is_held_out(sides: np.ndarray, share: float) -> np.ndarray:
-    """Which documents are within a share, by their sides (`data.cleaning.sides_of`)."""
-    return sides < share * 2.0**32
 
 
 def token_batches(lengths: np.ndarray, batch_tokens: int, rng: np.random.Generator) -> list[np.ndarray]:

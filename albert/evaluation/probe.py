@@ -115,7 +115,7 @@ def probe_sentences(
     words = [word for sentence in sentences for word in (*sentence, "\n")]
     lengths = np.array([len(word) for word in words], dtype=np.int64)
     lines = np.array([len(sentences)])
-    tokens = tokenize_documents([""], "".join(words), lengths, lines, tokenizer, longest)
+    tokens = tokenize_documents("".join(words), lengths, lines, tokenizer, longest)
     sequences, starts = [], []
     for begin, end in pairwise(tokens.pieces.tolist()):
         sequences.append([tokenizer.cls_id, *tokens.input_ids[begin:end].tolist(), tokenizer.sep_id])

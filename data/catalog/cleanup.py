@@ -24,7 +24,7 @@ from data.catalog.versions import (
 )
 from data.errors import InputError
 from data.files import TEMPORARY_SUFFIX
-from data.instances import SHARD_CHARACTERS, Shard, read_shard, write_shard
+from data.instances import SHARD_CHARACTERS, Shard, read_shard, sum_counts, write_shard
 from data.locks import corpus_lock, hold
 from data.workspace import Workspace, check_name
 
@@ -163,11 +163,10 @@ def _merge(shards: Sequence[Shard], workspace: Workspace, corpus: str) -> Shard:
     instances = _concatenated([workspace.root / shard.path for shard in shards])
     documents = _concatenated([workspace.root / shard.documents_path for shard in shards])
     bars = zip_longest(*(shard.length_histogram for shard in shards), fillvalue=0)
-    names = ("instances", "tokens", "documents", "characters", "words", "sentences")
     return Shard(
         *write_shard(instances, documents, workspace, corpus),
         length_histogram=tuple(map(sum, bars)),
-        **{name: sum(getattr(shard, name) for shard in shards) for name in names},
+        **sum_counts(shards),  # type: ignore[arg-type]
     )
 
 

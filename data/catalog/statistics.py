@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -387,7 +386,7 @@ class Statistics:
         del columns["side"]
         columns |= {"word_starts": Sequence(Value("bool")), "sop_label": Value("int8")}
         columns["instance_id"] = Value("string")
-        arguments = {"parts": parts, "below": math.ceil(never_trained_share(self.db) * 2**32)}
+        arguments = {"parts": parts, "held_out_share": never_trained_share(self.db)}
         return IterableDataset.from_generator(_rows, features=Features(columns), gen_kwargs=arguments)
 
     def sample_instances(self, corpus: str, count: int = 5) -> duckdb.DuckDBPyRelation:
@@ -407,9 +406,9 @@ class Statistics:
         return self.db.from_arrow(samples)
 
 
-def _rows(parts: list[tuple[Path, int]], below: int) -> Iterator[dict[str, Any]]:
+def _rows(parts: list[tuple[Path, int]], held_out_share: float) -> Iterator[dict[str, Any]]:
     for path, row_group in parts:
-        yield from read_rows(path, row_group, below=below)
+        yield from read_rows(path, row_group, held_out_share)
 
 
 def open_workspace(path: Path | str | None = None, newest: Mapping[str, int] | None = None) -> Statistics:

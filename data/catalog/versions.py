@@ -24,8 +24,10 @@ class Version:
     recipe_hash: str
     sop: bool
     tokenizer: str
-    max_seq_length: int
     documents: int
+    characters: int
+    words: int
+    sentences: int
     instances: int
     tokens: int
     index_path: str
@@ -140,12 +142,10 @@ def add_version(
 ) -> None:
     """Record a corpus version that follows the current one, with its sources, shards and funnel."""
     values, key = asdict(version), {"corpus": version.corpus, "version": version.version}
-    of_corpus = {name: values[name] for name in ("corpus", "tokenizer", "max_seq_length", "held_out_share")}
-    corpus = {**of_corpus, "objective": recipe["objective"], "vocab_size": recipe["vocab_size"]}
-    insert(db, "corpora", [corpus], "insert or replace")
-    names = ("characters", "words", "sentences")
+    of_corpus = {name: values[name] for name in ("corpus", "tokenizer", "held_out_share")}
+    of_recipe = {name: recipe[name] for name in ("objective", "vocab_size", "max_seq_length")}
+    insert(db, "corpora", [of_corpus | of_recipe], "insert or replace")
     row = {name: value for name, value in values.items() if name not in of_corpus} | key
-    row |= {name: sum(getattr(shard, name) for shard in shards) for name in names}
     # of the corpus at this version: its next one may have another vocabulary
     kept = json.dumps({**recipe, "tokenizer": version.tokenizer}, ensure_ascii=False)
     row |= {"parent": version.version - 1 or None, "recipe": kept, "status": "ready"}

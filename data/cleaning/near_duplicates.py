@@ -8,7 +8,7 @@ is hashed twice; DuckDB makes the buckets, on disk if memory is short.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,7 +84,7 @@ def find_near_duplicates(db: duckdb.DuckDBPyConnection, threshold: float, ngram:
         alike = _similarities(first, second, ngram) >= threshold
         _insert(db, "alike", np.array(later)[alike], np.array(earlier)[alike])
     db.execute("create or replace table near (later bigint, earlier bigint)")
-    _insert(db, "near", *np.array(list(_nearest(db)), dtype=np.int64).reshape(-1, 2).T)
+    _insert(db, "near", *np.fromiter(chain.from_iterable(_nearest(db)), dtype=np.int64).reshape(-1, 2).T)
 
 
 def fetch_texts(reader: duckdb.DuckDBPyConnection) -> Iterator[list[tuple]]:

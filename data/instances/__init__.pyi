@@ -24,14 +24,17 @@ from .shards import Shard as Shard
 from .shards import ShardInfo as ShardInfo
 from .shards import count_row_groups as count_row_groups
 from .shards import instance_table as instance_table
+from .shards import is_held_out as is_held_out
 from .shards import is_readable as is_readable
 from .shards import length_histogram as length_histogram
 from .shards import list_column as list_column
+from .shards import list_values as list_values
 from .shards import mask_vocabulary as mask_vocabulary
 from .shards import read_info as read_info
 from .shards import read_rows as read_rows
 from .shards import read_shard as read_shard
 from .shards import read_similar_words as read_similar_words
+from .shards import sum_counts as sum_counts
 from .shards import verify as verify
 from .shards import write_shard as write_shard
 from .shards import write_similar_words as write_similar_words

@@ -33,17 +33,11 @@ _CLAUSE_MARKS = tuple(map(ord, "，,、：:"))
 class TokenizedDocuments:
     """Documents one after the other."""
 
-    doc_ids: Sequence[str]
     input_ids: np.ndarray  # [T]
     word_starts: np.ndarray  # [T] bool
     cuts: np.ndarray  # [C], the tokens at which sentences were cut
     pieces: np.ndarray  # [P+1], the token each piece begins at, and T
     first_piece: np.ndarray  # [D+1], the piece each document begins with, and P
-
-    @property
-    def keys(self) -> np.ndarray:
-        """Return the documents' ids as numbers, [D] uint64."""
-        return document_keys("".join(self.doc_ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +80,7 @@ def take_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def tokenize_documents(
-    doc_ids: Sequence[str],
-    text: str,
-    word_lengths: np.ndarray,
-    sentences: np.ndarray,
-    tokenizer: Tokenizer,
-    max_piece: int,
+    text: str, word_lengths: np.ndarray, sentences: np.ndarray, tokenizer: Tokenizer, max_piece: int
 ) -> TokenizedDocuments:
     """Tokenise documents and find word starts and pieces.
 
@@ -119,7 +108,7 @@ def tokenize_documents(
     if len(pieces) > 1 and np.diff(pieces).max() > max_piece:
         is_mark = np.isin(codes[starts], _CLAUSE_MARKS)
         pieces, first_piece = _cut_long(pieces, first_piece, word_starts, is_mark, max_piece)
-    return TokenizedDocuments(doc_ids, ids, word_starts, np.setdiff1d(pieces, whole), pieces, first_piece)
+    return TokenizedDocuments(ids, word_starts, np.setdiff1d(pieces, whole), pieces, first_piece)
 
 
 def _cut_long(
@@ -149,6 +138,7 @@ def _cut_long(
 
 def build_instances(
     documents: TokenizedDocuments,
+    doc_ids: Sequence[str],
     tokenizer: Tokenizer,
     objective: Objective,
     *,
@@ -169,7 +159,8 @@ def build_instances(
     """
     if objective.packs:
         documents = _separated(documents, tokenizer.sep_id)
-    keys = documents.keys + salt(seed, copy)
+    of_documents = document_keys("".join(doc_ids))
+    keys = of_documents + salt(seed, copy)
     first_piece = documents.first_piece
     if objective.packs:  # as if they were one document
         keys, first_piece, sop = keys[:1], first_piece[[0, -1]], False
@@ -186,7 +177,9 @@ def build_instances(
     if objective.packs:
         document = np.searchsorted(documents.first_piece, first, side="right") - 1
         number = np.arange(len(first))
-    return _assemble(documents, tokenizer, (begin, middle, end), labels, document, number, copy)
+    numbers = number.astype(np.uint64) + (np.uint64(copy) << np.uint64(32))
+    instance_ids = of_documents[document] + numbers * GOLDEN
+    return _assemble(documents, tokenizer, (begin, middle, end), labels, document, instance_ids)
 
 
 def _middles(
@@ -265,8 +258,7 @@ def _assemble(
     bounds: tuple[np.ndarray, np.ndarray, np.ndarray],
     labels: np.ndarray,
     document: np.ndarray,
-    number: np.ndarray,
-    copy: int,
+    instance_ids: np.ndarray,
 ) -> Instances:
     begin, middle, end = bounds
     if len(end):  # the separator of a chunk's last document is the chunk's own
@@ -293,9 +285,8 @@ def _assemble(
     # a segment may begin inside a long word: there it starts a word
     word_starts[at + 1] = True
     word_starts[separator[has_b] + 1] = True
-    numbers = number.astype(np.uint64) + (np.uint64(copy) << np.uint64(32))
     return Instances(
-        documents.keys[document] + numbers * GOLDEN,
+        instance_ids,
         document,
         input_ids,
         word_starts,

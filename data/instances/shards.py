@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from data.errors import InputError
@@ -50,9 +49,22 @@ class Shard:
     length_histogram: tuple[int, ...]  # instances by length, LENGTH_BIN tokens to a bar
 
 
+def sum_counts(shards: Sequence[Shard]) -> dict[str, int]:
+    """Add up what shards count, by the names of their fields."""
+    names = ("documents", "characters", "words", "sentences", "instances", "tokens")
+    return {name: sum(getattr(shard, name) for shard in shards) for name in names}
+
+
 def list_column(values: pa.Array, offsets: np.ndarray) -> pa.ListArray:
     """Make Arrow lists of the values between one offset and the next."""
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values)
+
+
+def list_values(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of a column of lists, and where each list begins among them, [R+1]."""
+    lists = column.combine_chunks()
+    offsets = lists.offsets.to_numpy()
+    return lists.flatten().to_numpy(zero_copy_only=False), offsets - offsets[0]
 
 
 def _whole_lists(values: np.ndarray, offsets: np.ndarray) -> pa.ListArray:
@@ -186,13 +198,19 @@ def is_readable(path: Path) -> bool:
     return True
 
 
-def read_rows(path: Path, row_group: int, *, below: int = 0) -> list[dict[str, Any]]:
-    """Read the instances of a row group as a person may use them, without documents of a side `below` some.
+def is_held_out(sides: np.ndarray, share: float) -> np.ndarray:
+    """Whether documents are within a share, by their sides (`data.cleaning.sides_of`)."""
+    return sides < share * 2.0**32
+
+
+def read_rows(path: Path, row_group: int, held_out_share: float) -> list[dict[str, Any]]:
+    """Read the instances of a row group as a person may use them, without documents within a share.
 
     Word starts are booleans, `instance_id` is 16 hex digits, and `sop_label` -1 where there is none.
     """
     table = read_shard(path, row_group)
-    rows = table.filter(pc.greater_equal(table["side"], below)).drop_columns(["side"]).to_pylist()
+    is_trained_on = ~is_held_out(table["side"].to_numpy(), held_out_share)
+    rows = table.filter(pa.array(is_trained_on)).drop_columns(["side"]).to_pylist()
     for row in rows:
         row["instance_id"] = f"{row['instance_id']:016x}"  # no int64, which other libraries make of integers
         row["sop_label"] = NO_ORDER if row["sop_label"] is None else row["sop_label"]
@@ -224,8 +242,8 @@ def write_similar_words(similar: SimilarWords, folder: Path) -> Path:
 def read_similar_words(path: Path) -> SimilarWords:
     """Read a table of similar words. Raises InputError if the file is gone or damaged."""
     table = read_shard(path)
-    ids = table["input_ids"].combine_chunks()
-    return SimilarWords(table["key"].to_numpy(), ids.offsets.to_numpy(), ids.flatten().to_numpy())
+    ids, offsets = list_values(table["input_ids"])
+    return SimilarWords(table["key"].to_numpy(), offsets, ids)
 
 
 def mask_vocabulary(tokenizer: Tokenizer, similar: SimilarWords | None = None) -> MaskVocabulary:

@@ -88,11 +88,8 @@ def build_shard(
     parts: list[_Part] = []
     doc_ids: list[str] = []
     for rows in _batches(piece.assigned_path):
-        if OBJECTIVES[settings.objective].packs:
-            sides = sides_of([_text([row]) for row in rows])
-            rows = [rows[number] for number in np.argsort(sides, kind="stable")]
         parts.append(_build_part(rows, len(doc_ids), words_of, tokenizer, settings))
-        doc_ids += [row["doc_id"] for row in rows]
+        doc_ids += parts[-1].table["doc_id"].to_pylist()
     instances = _concatenate([made for part in parts for made in part.instances])
     if not len(instances):
         return None
@@ -114,20 +111,24 @@ def _build_part(
     rows: Sequence[dict], first: int, words_of: Segmenter, tokenizer: Tokenizer, settings: RefreshSettings
 ) -> _Part:
     """Make the instances of a batch; `first` is the number of its first document within the shard."""
-    length = settings.max_seq_length
+    length, objective = settings.max_seq_length, OBJECTIVES[settings.objective]
+    sides = sides_of([_text([row]) for row in rows])
+    if objective.packs:
+        order = np.argsort(sides, kind="stable")
+        rows, sides = [rows[number] for number in order], sides[order]
     text = _text(rows)
     words = words_of.lengths(text)
     sentences = np.array([len(row["sentences"]) for row in rows])
     table = _documents_table(rows, text, words, sentences)
-    sides = sides_of(table["text"].to_pylist())
     doc_ids = [row["doc_id"] for row in rows]
-    documents = tokenize_documents(doc_ids, text, words, sentences, tokenizer, length - 3)
+    documents = tokenize_documents(text, words, sentences, tokenizer, length - 3)
     instances = []
     for copy in range(settings.instances.copies):
         made = build_instances(
             documents,
+            doc_ids,
             tokenizer,
-            OBJECTIVES[settings.objective],
+            objective,
             max_seq_length=length,
             sop=np.array([row["has_order"] for row in rows]),
             copy=copy,

@@ -33,8 +33,8 @@ select stage, unit, reason, amount::bigint from losses where amount <> 0 order b
 """
 
 
-def funnel_rows(db: duckdb.DuckDBPyConnection, documents: int, characters: int) -> list[FunnelRow]:
-    """Make the funnel of the table `listed`, given how many documents and characters gave instances.
+def funnel_rows(db: duckdb.DuckDBPyConnection, version: Version) -> list[FunnelRow]:
+    """Make the funnel of a version from the table `listed`.
 
     One row for each stage, unit (documents, characters) and reason; its reason is null if nothing was lost.
     """
@@ -43,7 +43,8 @@ def funnel_rows(db: duckdb.DuckDBPyConnection, documents: int, characters: int) 
         lost.setdefault((stage, unit), []).append((reason, amount))
     (listed,) = db.execute("select count(*), sum(raw_characters)::bigint from listed").fetchall()
     rows: list[FunnelRow] = []
-    for unit, before, used in zip(("documents", "characters"), listed, (documents, characters), strict=True):
+    for unit, before in zip(("documents", "characters"), listed, strict=True):
+        used = getattr(version, unit)
         for step, stage in enumerate(STAGES):
             losses = lost.get((stage, unit), [])
             if stage == "instances" and used != before:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.errors import InputError
-from data.instances import MaskRule, Shard, ShardInfo, read_info, read_shard
+from data.instances import MaskRule, Shard, ShardInfo, list_values, read_info, read_shard
 from data.refresh.assign import Division
 from data.refresh.plan import Plan
 from data.tokenization import load_tokenizer
@@ -88,9 +88,9 @@ def _audit(plan: Plan, new: Sequence[Shard], sop: bool) -> list[Gate]:
     table = pa.concat_tables([read_shard(path, 0) for path in paths]).combine_chunks()
     nulls = sum(table[name].null_count for name in table.column_names if name != "sop_label")
     false_order = 0 if sop else len(table) - table["sop_label"].null_count
-    ids, starts = _lists(table, "input_ids")
-    places, masked = _lists(table, "masked_positions")
-    labels, replacements = _lists(table, "masked_labels")[0], _lists(table, "masked_input_ids")[0]
+    ids, starts = list_values(table["input_ids"])
+    places, masked = list_values(table["masked_positions"])
+    labels, replacements = (list_values(table[name])[0] for name in ("masked_labels", "masked_input_ids"))
     at = np.repeat(starts[:-1], np.diff(masked)) + places
     special = np.isin(ids, info.vocabulary.special_ids)
     unknown = ids == load_tokenizer(plan.tokenizer_path).unknown_id
@@ -124,9 +124,3 @@ def _mask_tokens_share(info: ShardInfo, masked: int, mask_tokens: int) -> list[G
     off = DEVIATIONS * (MASK_SHARE * (1 - MASK_SHARE) / masked) ** 0.5
     low, high = MASK_SHARE - off, min(1.0, MASK_SHARE + off)
     return [Gate("share of [MASK] among masks", mask_tokens / masked, low, high)]
-
-
-def _lists(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return values and offsets of a column of lists."""
-    column = table[name].combine_chunks()
-    return column.values.to_numpy(), column.offsets.to_numpy()

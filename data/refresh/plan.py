@@ -164,7 +164,7 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
         own = os.path.join(os.path.realpath(settings.workspace), "")
         is_own = os.path.realpath(os.path.expanduser(spec.path)).startswith(own)
         for uri in found:
-            key = uri if is_remote(uri) else os.path.realpath(uri)
+            key = masked(uri) if is_remote(uri) else os.path.realpath(uri)
             if key.startswith(own) and not is_own:
                 continue
             # a file named twice is read once, by settings of its own if either has some
@@ -246,7 +246,7 @@ def _reading_record(settings: RefreshSettings) -> dict[str, object]:
 
 def preview(plan: Plan) -> Changes:
     """Find out what a refresh would read, going by the sources alone. Writes nothing."""
-    changed = tuple(file.place for file in plan.files if _is_changed(file, plan.recipe_hash))
+    changed = tuple(file.place for file in plan.files if is_changed(file, plan.recipe_hash))
     now, before = [file.place for file in plan.files], [source.uri for source in plan.current_sources]
     gone = set(before) - set(now)
     return Changes(
@@ -260,9 +260,12 @@ def preview(plan: Plan) -> Changes:
     )
 
 
-def _is_changed(file: SourceFile, recipe_hash: str) -> bool:
+def is_changed(file: SourceFile, recipe_hash: str) -> bool:
+    """Whether a file is new, or not what the current version read, or not read as then."""
+    if file.previous is None:
+        return True
     listing = file.listing_name(size_and_digest(file.uri)[1], recipe_hash)
-    return file.previous is None or base_name(file.previous.listing_path) != listing
+    return base_name(file.previous.listing_path) != listing
 
 
 def describe_changes(changes: Changes) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from data.catalog import FunnelRow, Version
 from data.refresh.gates import Gate
-from data.refresh.plan import Plan, preview
+from data.refresh.plan import Plan, is_changed
 from data.refresh.settings import NAME_THE_FIELD
 from data.segmentation import Word
 
@@ -59,7 +59,11 @@ def unchanged_version(plan: Plan) -> RefreshResult | None:
         *(path for shard in plan.current_shards for path in (shard.path, shard.documents_path)),
         *(source.listing_path for source in plan.current_sources),
     ]
-    if not all((root / path).is_file() for path in paths) or not preview(plan).are_none:
+    is_whole = all((root / path).is_file() for path in paths)
+    # a source that is new or gone is told without reading the others
+    if not is_whole or [file.previous for file in plan.files] != [*plan.current_sources]:
+        return None
+    if any(is_changed(file, plan.recipe_hash) for file in plan.files):
         return None
     return result_of(plan, current, len(plan.current_shards))
 

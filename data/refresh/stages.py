@@ -29,7 +29,7 @@ from data.catalog import (
     write_catalog,
 )
 from data.files import sync, sync_all
-from data.instances import Shard, is_readable, write_similar_words
+from data.instances import Shard, is_readable, sum_counts, write_similar_words
 from data.refresh.assign import Division, assign
 from data.refresh.build import Piece, build_shard, read_pieces, segmenter
 from data.refresh.fates import current_index, drop_repeated, list_documents
@@ -166,10 +166,7 @@ def _next_version(plan: Plan, sop: bool, shards: Sequence[Shard], similar: str |
         recipe_hash=plan.recipe_hash,
         sop=sop,
         tokenizer=plan.workspace.relative(plan.tokenizer_path),
-        max_seq_length=settings.max_seq_length,
-        documents=sum(shard.documents for shard in shards),
-        instances=sum(shard.instances for shard in shards),
-        tokens=sum(shard.tokens for shard in shards),
+        **sum_counts(shards),
         index_path=f"{documents}/index-{plan.recipe_hash}-{number}.parquet",
         held_out_share=plan.current.held_out_share if plan.current else _held_out_share(plan, shards),
         similar_words=similar,
@@ -200,8 +197,7 @@ def _index(
     """Write the version's list of documents; return its funnel."""
     db.execute(f"create view listed as from {parquet([division.listed_path])}")
     write_index(db, plan.workspace.root, version, shards, current_index(plan))
-    characters = sum(shard.characters for shard in shards)
-    rows = funnel_rows(db, version.documents, characters)
+    rows = funnel_rows(db, version)
     return [*rows, *order_rows(db, [plan.workspace.root / shard.path for shard in shards if version.sop])]
 
 

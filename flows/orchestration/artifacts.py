@@ -39,6 +39,7 @@ from data.catalog import (
 )
 from data.errors import masked
 from data.files import sha256
+from data.instances import sum_counts
 from data.refresh import RefreshResult
 from data.workspace import Workspace
 from flows.orchestration.servers import served_at
@@ -158,7 +159,6 @@ def gather_facts(
 
 def _facts(statistics: Statistics, corpus: str) -> reports.CorpusFacts:
     version = require_version(statistics.db, corpus)
-    totals = ("documents", "characters", "words", "sentences", "instances", "tokens")
     shards = version_shards(statistics.db, version)
     digests = "".join(shard.sha256 for shard in shards)
     funnel = statistics.funnel(corpus).project('stage, unit, "in", "out", reason, count')
@@ -168,7 +168,7 @@ def _facts(statistics: Statistics, corpus: str) -> reports.CorpusFacts:
     return reports.CorpusFacts(
         corpus=corpus,
         version=version.version,
-        totals={name: sum(getattr(shard, name) for shard in shards) for name in totals},
+        totals=sum_counts(shards),
         sop=version.sop,
         unknown_share=statistics.unknown_share(corpus),
         funnel=tuple(reports.FunnelRow(*row) for row in funnel.fetchall()),

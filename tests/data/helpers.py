@@ -14,7 +14,6 @@ from data.cleaning import split_sentences
 from data.instances import tokenize_documents
 from data.instances.cutting import TokenizedDocuments
 from data.segmentation import Segmenter
-from data.sources import document_id
 
 SEGMENTER = Segmenter()
 
@@ -30,8 +29,7 @@ def tokenize_texts(texts: Sequence[str], tokenizer, max_piece: int) -> Tokenized
     documents = [split_sentences(text) for text in texts]
     joined = "".join(f"{sentence}\n" for sentences in documents for sentence in sentences)
     counts = np.array([len(sentences) for sentences in documents])
-    ids = [document_id(text) for text in texts]
-    return tokenize_documents(ids, joined, SEGMENTER.lengths(joined), counts, tokenizer, max_piece)
+    return tokenize_documents(joined, SEGMENTER.lengths(joined), counts, tokenizer, max_piece)
 
 
 def zip_of(files: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:

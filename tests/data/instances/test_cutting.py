@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from data.instances import OBJECTIVES, build_instances
 from data.instances.cutting import IN_ORDER, NO_ORDER, SWAPPED
+from data.sources import document_id
 from tests.conftest import sample_texts
 from tests.data.helpers import tokenize_texts
 
@@ -14,7 +15,8 @@ from tests.data.helpers import tokenize_texts
 def make(texts, tokenizer, objective="albert", **changes):
     options = {"max_seq_length": 96, "sop": True, **changes}
     documents = tokenize_texts(texts, tokenizer, options["max_seq_length"] - 3)
-    return documents, build_instances(documents, tokenizer, OBJECTIVES[objective], **options)
+    ids = list(map(document_id, texts))
+    return documents, build_instances(documents, ids, tokenizer, OBJECTIVES[objective], **options)
 
 
 def rows(instances):

@@ -15,6 +15,7 @@ from data.instances import (
 )
 from data.instances.masking import last_word_draw
 from data.instances.objectives import length_probabilities
+from data.sources import document_id
 from tests.conftest import sample_texts
 from tests.data.helpers import tokenize_texts
 
@@ -22,7 +23,8 @@ from tests.data.helpers import tokenize_texts
 @pytest.fixture(scope="module")
 def instances(tokenizer):
     documents = tokenize_texts(sample_texts(), tokenizer, 125)
-    return build_instances(documents, tokenizer, OBJECTIVES["albert"], max_seq_length=128, sop=True)
+    ids = list(map(document_id, sample_texts()))
+    return build_instances(documents, ids, tokenizer, OBJECTIVES["albert"], max_seq_length=128, sop=True)
 
 
 def choose(instances, chosen):

@@ -48,7 +48,8 @@ def shard_files(root: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
-def test_an_instance_reads_like_its_document(corpus, tmp_path, kind):
+def test_an_instance_reads_like_its_document(corpus, tmp_path, kind, monkeypatch):
+    monkeypatch.setattr("data.refresh.build._BATCH_CHARACTERS", 2000)
     if kind == "sentencepiece":
         train_tokenizer(sample_sentences(), kind=kind, vocab_size=6000).save(tmp_path / "sp")
         corpus = corpus.changed(tokenizer=str(tmp_path / "sp"))
@@ -72,7 +73,7 @@ def test_same_input_gives_the_same_bytes_with_one_and_two_workers(corpus, tmp_pa
     assert one == two and len(one) > 3
 
 
-def test_a_version_stands_while_its_sources_and_files_are_as_they_were(corpus):
+def test_a_version_stands_while_its_sources_and_files_are_as_they_were(corpus, monkeypatch):
     def current(**changes):
         return unchanged_version(corpus.plan(**changes))
 
@@ -91,6 +92,9 @@ def test_a_version_stands_while_its_sources_and_files_are_as_they_were(corpus):
     assert current() is None
     Path(one).write_bytes(kept)
     assert current()
+    with monkeypatch.context() as patch:  # that a source is new or gone is found without reading another
+        patch.setattr("data.refresh.plan.size_and_digest", None)
+        assert current(source=(one, two, corpus.settings.tokenizer)) is current(source=(two,)) is None
     next(corpus.place.shards("").rglob("*.parquet")).unlink()
     assert current() is None
 

@@ -78,7 +78,7 @@ def test_a_malformed_dictionary_is_refused(write, line):
 
 def tokenize(text, lines, tokenizer, max_piece):
     lengths = SEGMENTER.lengths(text)
-    return tokenize_documents(["0" * 16], text, lengths, np.array([lines]), tokenizer, max_piece)
+    return tokenize_documents(text, lengths, np.array([lines]), tokenizer, max_piece)
 
 
 @given(st.lists(sentences, min_size=1, max_size=5))
