@@ -50,12 +50,16 @@ class LoadReport:
         """The encoder's parameters that the file lacks; the pooler counts as part of the SOP head."""
         return tuple(n for n in self.new if n.startswith("encoder.") and not n.startswith("encoder.pooler."))
 
+    def lacks(self, part: str) -> bool:
+        """Whether a part of the model, such as "mlm.", has random weights."""
+        return any(name.startswith(part) and name.endswith(".weight") for name in self.new)
+
     def notices(self) -> list[str]:
         """What a user must know before training from this checkpoint."""
         lines = []
         for part, (title, consequence) in _PARTS.items():
             lacking = [name for name in self.new if name.startswith(part)]
-            if any(name.endswith(".weight") for name in lacking):
+            if self.lacks(part):
                 lines.append(f"the checkpoint has no {title}: it starts from random weights{consequence}")
             elif lacking:
                 lines.append(f"the checkpoint's {title} has no bias ({', '.join(lacking)}): it starts from 0")
@@ -106,6 +110,18 @@ class LoadedCheckpoint:
                 f"{weights} does not hold the encoder: {len(report.missing)} tensor(s) are missing, first "
                 f"{first}{held}; training would start from random weights"
             )
+
+    def tokenizer(self, vocabulary: Path | None = None) -> Tokenizer:
+        """Load its tokenizer, or another vocabulary for it. Raises InputError if there is none, or none of the
+        size of the model's word table.
+        """
+        tokenizer, V = load_tokenizer(vocabulary or self.source.vocabulary), self.config.vocab_size
+        if not 0 <= V - tokenizer.vocab_size < PADDING_OF_TABLES:
+            raise InputError(
+                f"the vocabulary for {self.source.folder} has {tokenizer.vocab_size:,} entries, the model "
+                f"{V:,}: they do not belong together"
+            )
+        return tokenizer
 
     def build(self) -> PretrainingModel:
         """Build the model. Raises InputError as `check` does, before anything is allocated."""
@@ -231,19 +247,8 @@ def load_pretrained(path: Path | str) -> tuple[PretrainingModel, Tokenizer]:
     """
     checkpoint = read_checkpoint(path)
     checkpoint.check()
-    tokenizer = load_tokenizer(checkpoint.source.vocabulary)
-    check_vocabulary(tokenizer, checkpoint)
+    tokenizer = checkpoint.tokenizer()  # before anything is allocated
     return checkpoint.build(), tokenizer
-
-
-def check_vocabulary(tokenizer: Tokenizer, checkpoint: LoadedCheckpoint) -> None:
-    """Raise InputError if the vocabulary's size does not fit the model's word table."""
-    V = checkpoint.config.vocab_size
-    if not 0 <= V - tokenizer.vocab_size < PADDING_OF_TABLES:
-        raise InputError(
-            f"the vocabulary for {checkpoint.source.folder} has {tokenizer.vocab_size:,} entries, the model "
-            f"{V:,}: they do not belong together"
-        )
 
 
 def new_model(init: str, vocab_size: int, *, seed: int) -> tuple[PretrainingModel, LoadReport | None]:
