@@ -112,8 +112,8 @@ class LoadedCheckpoint:
             )
 
     def tokenizer(self, vocabulary: Path | None = None) -> Tokenizer:
-        """Load its tokenizer, or another vocabulary for it. Raises InputError if there is none, or none of the
-        size of the model's word table.
+        """Load its tokenizer, or another vocabulary for it. Raises InputError if there is none, or one
+        of another size than the word table.
         """
         tokenizer, V = load_tokenizer(vocabulary or self.source.vocabulary), self.config.vocab_size
         if not 0 <= V - tokenizer.vocab_size < PADDING_OF_TABLES:
