@@ -19,10 +19,9 @@ from albert.checkpoints.source import CONFIG_FILE, WEIGHTS_FILE
 from albert.model import AlbertConfig, Encoder, PretrainingModel
 from data.errors import ConfigError, InputError
 from data.files import replacing, sync, write_bytes, write_text
-from data.tokenization import SPECIAL_ROLES, Tokenizer
+from data.tokenization import SPECIAL_ROLES, TOKENIZER_CONFIG, TOKENIZER_FILES, Tokenizer
 from data.workspace import MADE_FROM_FILE
 
-TOKENIZER_FILES = ("vocab.txt", "spiece.model", "tokenizer.json", "tokenizer_config.json")
 POOLED_FILE = "pooled_model.py"  # the class of a model that reads a mean; beside this file, and its weights
 
 
@@ -182,7 +181,7 @@ def _write(
                 write_bytes(folder / path.name, path.read_bytes())
     elif tokenizer is not None:
         tokenizer.save(folder)
-    tokenizer_config = folder / "tokenizer_config.json"
+    tokenizer_config = folder / TOKENIZER_CONFIG
     if tokenizer is not None and tokenizer_config.is_file():
         longest = max_length or config["max_position_embeddings"]
         content = {**read_json(tokenizer_config), "model_max_length": longest}

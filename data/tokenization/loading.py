@@ -17,6 +17,7 @@ from data.tokenization.wordpiece import WordPieceTokenizer, read_vocabulary, tra
 
 Tokenizer = WordPieceTokenizer | UnigramTokenizer
 TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER_FILES = ("vocab.txt", "spiece.model", "tokenizer.json", TOKENIZER_CONFIG)  # of a checkpoint
 # what it says about the words of a text, and what holds if it says nothing
 _RULES: dict[str, object] = {
     "do_lower_case": True,

@@ -377,3 +377,9 @@ def test_a_vocabulary_that_stands_with_all_its_files_is_used_from_there(workspac
     assert tokenizer_folder(vocabulary_file, place) == vocabulary_file.parent
     made = tokenizer_folder(bare, place)
     assert made.parent == place.tokenizers and made.name.startswith("bare-")
+    # a checkpoint would take along the vocabulary beside it, or none
+    folder = shutil.copytree(vocabulary_file.parent, tmp_path / "both")
+    law = Path(shutil.copy(vocabulary_file, folder / "law_vocab.txt"))
+    assert tokenizer_folder(law, place).name.startswith("law_vocab-")
+    (folder / vocabulary_file.name).unlink()
+    assert tokenizer_folder(law, place).parent == place.tokenizers
