@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from albert.checkpoints.config_files import read_config, read_json, read_tensorflow_config
+from albert.checkpoints.config_files import read_config, read_tensorflow_config
 from albert.checkpoints.names import (
     BUFFERS,
     COPIES,
@@ -25,6 +25,7 @@ from albert.checkpoints.source import Source, find_source, missing_config, names
 from albert.checkpoints.weights import read_tensors
 from albert.model import PRESETS, AlbertConfig, PretrainingModel
 from data.errors import ConfigError, InputError
+from data.files import read_json
 from data.tokenization import Tokenizer, load_tokenizer
 
 PADDING_OF_TABLES = 128  # a word table may be padded by fewer rows than this
@@ -168,7 +169,7 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
             tensors = _without_copies(weights_format, tensors)
             is_tied = Naming(config, weights_format).of("mlm.decoder")[0] not in tensors
             config = replace(config, tie_word_embeddings=is_tied)
-    naming = Naming(config, weights_format, cast(int, content.get("num_hidden_groups", 1)))
+    naming = Naming(config, weights_format, content.get("num_hidden_groups", 1))
     parts, report = _match(naming, tensors)
     return LoadedCheckpoint(source, config, weights_format, tensors, parts, report)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from albert.checkpoints.config_files import read_config
 from data import tokenization
 from data.errors import InputError
+from data.files import read_json
 from data.samples import shipped_checkpoint
 
 HUB_PREFIX = "hf:"
@@ -81,8 +81,8 @@ class Source:
         if self.weights.suffix != ".json":
             return [self.weights]
         try:
-            names = sorted(set(json.loads(self.weights.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            names = sorted(set(read_json(self.weights)["weight_map"].values()))
+        except (InputError, KeyError, TypeError, AttributeError):
             raise InputError(f"{self.weights} is no index of shards: it has no weight_map") from None
         for name in names:
             if not isinstance(name, str) or name != Path(name).name:

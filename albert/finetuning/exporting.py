@@ -25,9 +25,9 @@ from albert.checkpoints import (
 )
 from albert.finetuning.settings import FineTuneRunning, short_name
 from albert.model import AlbertConfig, Encoder
-from albert.tasks import Kind, Task, read_json
+from albert.tasks import Kind, Task
 from data.errors import InputError
-from data.files import write_bytes
+from data.files import read_json, write_bytes
 from data.options import parse
 from data.tokenization import load_tokenizer
 

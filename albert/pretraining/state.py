@@ -25,7 +25,7 @@ from albert.checkpoints import save_pretrained, save_tensors
 from albert.model import PretrainingObjective
 from albert.pretraining.sentinel import Trend
 from data.errors import InputError
-from data.files import sha256, sync, write_text
+from data.files import read_json, sha256, sync, write_json, write_text
 from data.options import parse
 
 STATE_FILE, TENSORS_FILE, MANIFEST_FILE = "trainer_state.json", "trainer_state.safetensors", "manifest.json"
@@ -92,9 +92,9 @@ def step_of(checkpoint: Path) -> int:
 def is_whole(folder: Path) -> bool:
     """Whether every file in the checkpoint's manifest is there and undamaged."""
     try:
-        manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        manifest = read_json(folder / MANIFEST_FILE)
         return all(sha256(folder / name) == digest for name, digest in manifest.items())
-    except (OSError, ValueError, AttributeError):
+    except (OSError, InputError):
         return False
 
 
@@ -118,7 +118,7 @@ def save_checkpoint(
         sync(temporary / TENSORS_FILE)  # the other files are synced as they are written
         write_text(temporary / STATE_FILE, json.dumps(to_jsonable_python(state)) + "\n")
         manifest = {path.name: sha256(path) for path in sorted(temporary.iterdir())}
-        write_text(temporary / MANIFEST_FILE, json.dumps(manifest, indent=2) + "\n")
+        write_json(temporary / MANIFEST_FILE, manifest)
         if folder.is_dir():  # removing takes longer than renaming, and this process may be killed
             os.replace(folder, replaced)
         os.replace(temporary, folder)
@@ -163,9 +163,8 @@ def load_tensors(folder: Path, objective: PretrainingObjective, optimizer: torch
 
 def read_trainer_state(folder: Path) -> TrainerState:
     """Where a run stood at a checkpoint. Raises InputError if another version of jixu wrote other fields."""
-    content = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     try:
-        return parse(TrainerState, content, f"{folder} is of another version of jixu")
+        return parse(TrainerState, read_json(folder / STATE_FILE), f"{folder} is of another version of jixu")
     except InputError as error:
         raise InputError(f"{error}; {BEGIN_ANEW}") from None
 

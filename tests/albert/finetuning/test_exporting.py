@@ -205,7 +205,7 @@ def test_what_cannot_predict_is_refused_in_a_line(tmp_path, tokenizer):
     with pytest.raises(InputError, match="has no head: no classifier.weight in model.safetensors"):
         predict_file(tmp_path / "kept", tmp_path / "examples.tsv")
     os.truncate(tmp_path / "kept" / "task.json", 20)
-    with pytest.raises(InputError, match="task.json is not JSON"):
+    with pytest.raises(InputError, match="task.json cannot be read as JSON"):
         predict_file(tmp_path / "kept", tmp_path / "examples.tsv")
 
 
