@@ -113,8 +113,8 @@ class Head:
     max_seq_length: int = 512  # that the encoder reads
 
 
-def read_head(folder: Path) -> Head | None:
-    """The head that transformers' config.json names; None if it names none."""
+def read_head(folder: Path) -> Head:
+    """The head that transformers' config.json names; its architecture is empty if it names none."""
     path = folder / CONFIG_FILE
     content = read_json(path) if path.is_file() else {}
     names, labels = content.get("architectures"), content.get("id2label")
@@ -126,7 +126,7 @@ def read_head(folder: Path) -> Head | None:
     length = content.get("max_position_embeddings", 512)
     longest = length if isinstance(length, int) else 512
     problem = str(content.get("problem_type"))
-    return Head(architecture, "cls", known, max_seq_length=longest, problem=problem) if architecture else None
+    return Head(architecture, "cls", known, max_seq_length=longest, problem=problem)
 
 
 def save_with_head(

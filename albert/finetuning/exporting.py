@@ -108,8 +108,7 @@ def read_fine_tuned(folder: Path) -> FineTuned:
 
 def _of_transformers(folder: Path) -> FineTuned | None:
     """What a config.json says of a model with a head; None if it names no head."""
-    if (head := read_head(folder)) is None:
-        return None
+    head = read_head(folder)
     alike = [kind for kind, one in _HEADS.items() if one.architecture == head.architecture]
     if not alike:
         return None
