@@ -163,8 +163,9 @@ def load_tensors(folder: Path, objective: PretrainingObjective, optimizer: torch
 
 def read_trainer_state(folder: Path) -> TrainerState:
     """Where a run stood at a checkpoint. Raises InputError if another version of jixu wrote other fields."""
+    content = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     try:
-        return parse(TrainerState, read_json(folder / STATE_FILE), f"{folder} is of another version of jixu")
+        return parse(TrainerState, content, f"{folder} is of another version of jixu")
     except InputError as error:
         raise InputError(f"{error}; {BEGIN_ANEW}") from None
 
