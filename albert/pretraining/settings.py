@@ -132,9 +132,12 @@ class RunningOptions:
 
 
 # options that may change when a run resumes
-FREE_TO_CHANGE = frozenset(
-    {"never_trained_share", "resume", *(f"running.{name}" for name in options_of(RunningOptions))}
-) - {"running.precision", "running.accumulate"}
+FREE_TO_CHANGE = {
+    "never_trained_share",
+    "resume",
+    "tokenizer_folder",  # a workspace that is published has a copy of it
+    *(f"running.{name}" for name in options_of(RunningOptions)),
+} - {"running.precision", "running.accumulate"}
 
 
 @options
