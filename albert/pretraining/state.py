@@ -126,7 +126,7 @@ def save_checkpoint(
         shutil.rmtree(replaced, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        whole = next((path for path in list_checkpoints(run_folder) if is_whole(path)), None)
+        whole = next(filter(is_whole, list_checkpoints(run_folder)), None)
         left = f"{whole.name} is whole" if whole else "there is none before it"
         raise InputError(
             f"checkpoint-{state.step} could not be written to {run_folder}: {error}; {left}. Make room and "
