@@ -8,7 +8,7 @@ from pathlib import Path
 
 # these load torch, which takes seconds, at the first use of a name that needs it
 from albert import checkpoints, evaluation, finetuning, model, reports, tasks
-from data import segmentation, tokenization
+from data import segmentation
 from data.cleaning import split_sentences
 from data.errors import InputError
 from data.files import write_text
@@ -60,7 +60,7 @@ def inspect(source: str, /, *, probe: str | None = None) -> None:
 
 
 def _probe(checkpoint: checkpoints.LoadedCheckpoint, text: str) -> None:
-    tokenizer = tokenization.load_tokenizer(checkpoint.source.vocabulary)
+    tokenizer = checkpoint.tokenizer()
     try:
         content = Path(text).read_text(encoding="utf-8")
     except UnicodeDecodeError:

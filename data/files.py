@@ -67,6 +67,21 @@ def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode("utf-8"))
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the object in a JSON file. Raises InputError that says where it is broken."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is not a JSON object")
+    return content
+
+
+def write_json(path: Path, content: object) -> None:
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
 def read_lines(path: Path, what: str) -> list[str]:
     """Read the lines of a UTF-8 file, without blank ones and outer spaces. Raises InputError for others."""
     try:

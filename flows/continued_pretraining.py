@@ -3,7 +3,7 @@
 from prefect.states import Cancelled, State
 
 from albert import reports
-from albert.pretraining import PretrainResult
+from albert.pretraining import PretrainResult, read_settings
 from flows.orchestration import (
     PretrainingOptions,
     PretrainingPlan,
@@ -62,7 +62,7 @@ def _report(plan: PretrainingPlan, result: PretrainResult) -> Reported:
         command=repeat_command(),
         corpora=gather_facts(plan.workspace, dict.fromkeys(corpora), result.checkpoint),
         pretraining=result,
-        settings={"pretraining": plan.settings},
+        settings={"pretraining": read_settings(result.run_folder)},
     )
     return publish_report(content, plan.workspace.report(plan.run))
 

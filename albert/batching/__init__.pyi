@@ -7,6 +7,7 @@ from .mixture import mask_rate_at as mask_rate_at
 from .packing import Instances as Instances
 from .packing import mask_batch as mask_batch
 from .packing import pack_batch as pack_batch
+from .packing import pack_segments as pack_segments
 from .static import Sender as Sender
 from .static import Shape as Shape
 from .static import flatten as flatten

@@ -85,26 +85,29 @@ def pack_batch(
     masks = packed.masks(vocabulary, rule, seed=seed, epoch=epoch)
     input_ids = packed.input_ids.astype(np.int64)
     input_ids[masks.positions] = masks.replacements
-    positions = np.arange(len(input_ids)) - np.repeat(packed.offsets[:-1], packed.lengths)
     is_ordered = (packed.sop_labels != IGNORED).any()
-    return Batch(
-        torch.from_numpy(input_ids),
-        torch.from_numpy(_token_types(packed)),
-        torch.from_numpy(positions),
-        torch.from_numpy(packed.offsets.astype(np.int32)),
-        int(packed.lengths.max()),
-        torch.from_numpy(masks.positions),
-        torch.from_numpy(masks.labels.astype(np.int64)),
-        torch.from_numpy(packed.sop_labels) if is_ordered else None,
+    return replace(
+        pack_segments(input_ids, packed.offsets, packed.segment_b_start),
+        masked_index=torch.from_numpy(masks.positions),
+        masked_labels=torch.from_numpy(masks.labels.astype(np.int64)),
+        sop_labels=torch.from_numpy(packed.sop_labels) if is_ordered else None,
     )
 
 
-def _token_types(packed: Instances) -> np.ndarray:
-    """0 in segment A and 1 in B, [T] int64."""
-    b_start = packed.segment_b_start.astype(np.int64)
-    b_lengths = np.where(b_start > 0, packed.lengths - b_start, 0)
-    segments = np.stack([packed.lengths - b_lengths, b_lengths], axis=1).ravel()  # A and B of each in turn
-    return np.repeat(np.arange(len(segments)) & 1, segments)
+def pack_segments(input_ids: np.ndarray, offsets: np.ndarray, segment_b_start: np.ndarray) -> Batch:
+    """A packed batch of tokens [T] int64. Sequences lie between `offsets` [S+1]; segment B of each begins at
+    `segment_b_start` [S], 0 where there is none.
+    """
+    lengths, b_start = np.diff(offsets), segment_b_start.astype(np.int64)
+    b_lengths = np.where(b_start > 0, lengths - b_start, 0)
+    segments = np.stack([lengths - b_lengths, b_lengths], axis=1).ravel()  # A and B of each in turn
+    return Batch(
+        input_ids=torch.from_numpy(input_ids),
+        token_type_ids=torch.from_numpy(np.repeat(np.arange(len(segments)) & 1, segments)),
+        position_ids=torch.from_numpy(np.arange(len(input_ids)) - np.repeat(offsets[:-1], lengths)),
+        cu_seqlens=torch.from_numpy(offsets.astype(np.int32)),
+        max_seqlen=int(lengths.max()),
+    )
 
 
 def mask_batch(

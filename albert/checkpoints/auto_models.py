@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from albert.checkpoints.config_files import MODEL_TYPES, read_json
+from albert.checkpoints.config_files import MODEL_TYPES
 from albert.checkpoints.loading import load_pretrained
 from albert.checkpoints.source import Source, find_source
 from albert.model import AlbertConfig, Batch, Encoder
 from data.errors import InputError
+from data.files import read_json
 from data.tokenization import Tokenizer
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from albert.checkpoints.loading import LoadedCheckpoint, LoadReport, read_checkpoint
 from albert.checkpoints.saving import check_new, save_new
 from data.errors import InputError
-from data.tokenization import encode_alike, load_tokenizer
+from data.tokenization import encode_alike
 
 # what training alone reads, and no output depends on
 _OF_TRAINING = (
@@ -47,7 +47,7 @@ def average(sources: Sequence[Path | str], target: Path, *, weight: float | None
         for name, parameter in model.named_parameters():
             if name not in report.new:
                 parameter.copy_(_mean(name, checkpoints, shares))
-    save_new(model, target, load_tokenizer(checkpoints[0].source.vocabulary), made_from=sources)
+    save_new(model, target, checkpoints[0].tokenizer(), made_from=sources)
     return report.notices()
 
 
@@ -55,10 +55,11 @@ def _joint_report(checkpoints: Sequence[LoadedCheckpoint]) -> LoadReport:
     """What no checkpoint has, and what is not used of any. Raises InputError if none has an MLM head."""
     first = checkpoints[0].report
     new = tuple(name for name in first.new if all(name not in one.parts for one in checkpoints))
-    if "mlm.transform.weight" in new:
-        raise InputError("none of the checkpoints has an MLM head: their mean's would be random weights")
     unused = {name for one in checkpoints for name in one.report.unused}
-    return replace(first, new=new, unused=tuple(sorted(unused)))
+    joint = replace(first, new=new, unused=tuple(sorted(unused)))
+    if joint.lacks("mlm."):
+        raise InputError("none of the checkpoints has an MLM head: their mean's would be random weights")
+    return joint
 
 
 def _mean(name: str, checkpoints: Sequence[LoadedCheckpoint], shares: Sequence[float]) -> Tensor:

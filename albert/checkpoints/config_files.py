@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from albert.model import AlbertConfig, Layout
 from data.errors import ConfigError
+from data.files import read_json
 
 # transformers leaves out of a file what equals its own defaults, those of BERT-base and ALBERT-xxlarge; here
 # are those that are not AlbertConfig's too
@@ -33,19 +33,10 @@ _TENSORFLOW_NEEDED = (
 )  # fmt: skip
 
 
-def read_json(path: Path) -> dict[str, object]:
-    """The object in a JSON file. Raises ConfigError that says where it is broken."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read as JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} is not a JSON object")
-    return content
-
-
 def read_config(path: Path) -> AlbertConfig:
-    """Read a config.json. Raises ConfigError for a model that AlbertConfig cannot express."""
+    """Read a config.json. Raises ConfigError for a model that AlbertConfig cannot express, InputError for a
+    broken file.
+    """
     content = read_json(path)
     # a bert_config.json, as published before transformers had model types, says it by its name
     kind = content.get("model_type") or path.name.partition("_")[0]

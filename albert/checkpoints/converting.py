@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from albert.checkpoints.loading import check_vocabulary, read_checkpoint
+from albert.checkpoints.loading import read_checkpoint
 from albert.checkpoints.saving import check_new, check_transformers, save_new
 from albert.model import PretrainingModel
 from data.errors import InputError
@@ -18,7 +18,6 @@ from data.tokenization import (
     WordPieceTokenizer,
     add_terms_to_vocabulary,
     find_tokenizer,
-    load_tokenizer,
     read_terms,
 )
 
@@ -50,8 +49,7 @@ def convert(
     checkpoint.check()
     if format == "transformers":
         check_transformers(checkpoint.config)
-    vocabulary = load_tokenizer(find_tokenizer(tokenizer) if tokenizer else checkpoint.source.vocabulary)
-    check_vocabulary(vocabulary, checkpoint)
+    vocabulary = checkpoint.tokenizer(find_tokenizer(tokenizer) if tokenizer else None)
     new_terms = read_terms(terms) if terms else []
     torch.manual_seed(0)  # for a head that the checkpoint lacks
     model = checkpoint.build()

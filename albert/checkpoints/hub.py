@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 from albert.checkpoints.loading import read_checkpoint
-from albert.checkpoints.saving import POOLED_FILE, TOKENIZER_FILES
+from albert.checkpoints.saving import POOLED_FILE
 from albert.checkpoints.source import CONFIG_FILE, HUB_PREFIX
 from data.errors import InputError
+from data.tokenization import TOKENIZER_FILES
 
 CARD_FILE = "README.md"
 TASK_FILE = "task.json"  # what a fine-tuned model predicts

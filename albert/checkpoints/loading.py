@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from albert.checkpoints.config_files import read_config, read_json, read_tensorflow_config
+from albert.checkpoints.config_files import read_config, read_tensorflow_config
 from albert.checkpoints.names import (
     BUFFERS,
     COPIES,
@@ -25,6 +25,7 @@ from albert.checkpoints.source import Source, find_source, missing_config, names
 from albert.checkpoints.weights import read_tensors
 from albert.model import PRESETS, AlbertConfig, Layout, PretrainingModel
 from data.errors import ConfigError, InputError
+from data.files import read_json
 from data.tokenization import Tokenizer, load_tokenizer
 
 PADDING_OF_TABLES = 128  # a word table may be padded by fewer rows than this
@@ -50,12 +51,16 @@ class LoadReport:
         """The encoder's parameters that the file lacks; the pooler counts as part of the SOP head."""
         return tuple(n for n in self.new if n.startswith("encoder.") and not n.startswith("encoder.pooler."))
 
+    def lacks(self, part: str) -> bool:
+        """Whether a part of the model, such as "mlm.", has random weights."""
+        return any(name.startswith(part) and name.endswith(".weight") for name in self.new)
+
     def notices(self) -> list[str]:
         """What a user must know before training from this checkpoint."""
         lines = []
         for part, (title, consequence) in _PARTS.items():
             lacking = [name for name in self.new if name.startswith(part)]
-            if any(name.endswith(".weight") for name in lacking):
+            if self.lacks(part):
                 lines.append(f"the checkpoint has no {title}: it starts from random weights{consequence}")
             elif lacking:
                 lines.append(f"the checkpoint's {title} has no bias ({', '.join(lacking)}): it starts from 0")
@@ -107,6 +112,18 @@ class LoadedCheckpoint:
                 f"{first}{held}; training would start from random weights"
             )
 
+    def tokenizer(self, vocabulary: Path | None = None) -> Tokenizer:
+        """Load its tokenizer, or another vocabulary for it. Raises InputError if there is none, or one
+        of another size than the word table.
+        """
+        tokenizer, V = load_tokenizer(vocabulary or self.source.vocabulary), self.config.vocab_size
+        if not 0 <= V - tokenizer.vocab_size < PADDING_OF_TABLES:
+            raise InputError(
+                f"the vocabulary for {self.source.folder} has {tokenizer.vocab_size:,} entries, the model "
+                f"{V:,}: they do not belong together"
+            )
+        return tokenizer
+
     def build(self) -> PretrainingModel:
         """Build the model. Raises InputError as `check` does, before anything is allocated."""
         self.check()
@@ -152,7 +169,7 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
             tensors = _without_copies(weights_format, tensors)
             is_tied = Naming(config, weights_format).of("mlm.decoder")[0] not in tensors
             config = replace(config, tie_word_embeddings=is_tied)
-    naming = Naming(config, weights_format, cast(int, content.get("num_hidden_groups", 1)))
+    naming = Naming(config, weights_format, content.get("num_hidden_groups", 1))
     parts, report = _match(naming, tensors)
     return LoadedCheckpoint(source, config, weights_format, tensors, parts, report)
 
@@ -233,19 +250,8 @@ def load_pretrained(path: Path | str) -> tuple[PretrainingModel, Tokenizer]:
     """
     checkpoint = read_checkpoint(path)
     checkpoint.check()
-    tokenizer = load_tokenizer(checkpoint.source.vocabulary)
-    check_vocabulary(tokenizer, checkpoint)
+    tokenizer = checkpoint.tokenizer()  # before anything is allocated
     return checkpoint.build(), tokenizer
-
-
-def check_vocabulary(tokenizer: Tokenizer, checkpoint: LoadedCheckpoint) -> None:
-    """Raise InputError if the vocabulary's size does not fit the model's word table."""
-    V = checkpoint.config.vocab_size
-    if not 0 <= V - tokenizer.vocab_size < PADDING_OF_TABLES:
-        raise InputError(
-            f"the vocabulary for {checkpoint.source.folder} has {tokenizer.vocab_size:,} entries, the model "
-            f"{V:,}: they do not belong together"
-        )
 
 
 def new_model(init: str, vocab_size: int, *, seed: int) -> tuple[PretrainingModel, LoadReport | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -13,16 +12,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from albert.checkpoints.config_files import own_format, read_json, to_file
+from albert.checkpoints.config_files import own_format, to_file
 from albert.checkpoints.names import COPIES, Naming
 from albert.checkpoints.source import CONFIG_FILE, WEIGHTS_FILE
 from albert.model import AlbertConfig, Encoder, PretrainingModel
 from data.errors import ConfigError, InputError
-from data.files import replacing, sync, write_bytes, write_text
-from data.tokenization import SPECIAL_ROLES, Tokenizer
+from data.files import read_json, replacing, sync, write_bytes, write_json
+from data.tokenization import SPECIAL_ROLES, TOKENIZER_CONFIG, TOKENIZER_FILES, Tokenizer
 from data.workspace import MADE_FROM_FILE
 
-TOKENIZER_FILES = ("vocab.txt", "spiece.model", "tokenizer.json", "tokenizer_config.json")
 POOLED_FILE = "pooled_model.py"  # the class of a model that reads a mean; beside this file, and its weights
 
 
@@ -100,9 +98,7 @@ def save_new(
 def record_sources(folder: Path, checkpoints: Sequence[Path | str]) -> None:
     """Record which checkpoints a model was made from, so that what they have read is known of it too."""
     found = [str(Path(one).resolve()) if Path(one).exists() else str(one) for one in checkpoints]
-    write_text(
-        folder / MADE_FROM_FILE, json.dumps({"checkpoints": found}, indent=2, ensure_ascii=False) + "\n"
-    )
+    write_json(folder / MADE_FROM_FILE, {"checkpoints": found})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +113,8 @@ class Head:
     max_seq_length: int = 512  # that the encoder reads
 
 
-def read_head(folder: Path) -> Head | None:
-    """The head that transformers' config.json names; None if it names none."""
+def read_head(folder: Path) -> Head:
+    """The head that transformers' config.json names; its architecture is empty if it names none."""
     path = folder / CONFIG_FILE
     content = read_json(path) if path.is_file() else {}
     names, labels = content.get("architectures"), content.get("id2label")
@@ -130,7 +126,7 @@ def read_head(folder: Path) -> Head | None:
     length = content.get("max_position_embeddings", 512)
     longest = length if isinstance(length, int) else 512
     problem = str(content.get("problem_type"))
-    return Head(architecture, "cls", known, max_seq_length=longest, problem=problem) if architecture else None
+    return Head(architecture, "cls", known, max_seq_length=longest, problem=problem)
 
 
 def save_with_head(
@@ -175,17 +171,17 @@ def _write(
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / WEIGHTS_FILE) as temporary:
         save_tensors(tensors, temporary)
-    write_text(folder / CONFIG_FILE, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+    write_json(folder / CONFIG_FILE, config)
     if isinstance(tokenizer, Path):
         for path in (tokenizer / name for name in TOKENIZER_FILES):
             if path.is_file():
                 write_bytes(folder / path.name, path.read_bytes())
     elif tokenizer is not None:
         tokenizer.save(folder)
-    tokenizer_config = folder / "tokenizer_config.json"
+    tokenizer_config = folder / TOKENIZER_CONFIG
     if tokenizer is not None and tokenizer_config.is_file():
         longest = max_length or config["max_position_embeddings"]
         content = {**read_json(tokenizer_config), "model_max_length": longest}
         if (folder / "vocab.txt").is_file():  # transformers would read an ALBERT's as SentencePiece
             content = {**SPECIAL_ROLES, **content, "tokenizer_class": "BertTokenizer"}
-        write_text(tokenizer_config, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        write_json(tokenizer_config, content)

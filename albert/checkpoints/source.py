@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from albert.checkpoints.config_files import read_config
 from data import tokenization
 from data.errors import InputError
+from data.files import read_json
 from data.samples import shipped_checkpoint
 
 HUB_PREFIX = "hf:"
@@ -81,8 +81,8 @@ class Source:
         if self.weights.suffix != ".json":
             return [self.weights]
         try:
-            names = sorted(set(json.loads(self.weights.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            names = sorted(set(read_json(self.weights)["weight_map"].values()))
+        except (InputError, KeyError, TypeError, AttributeError):
             raise InputError(f"{self.weights} is no index of shards: it has no weight_map") from None
         for name in names:
             if not isinstance(name, str) or name != Path(name).name:
@@ -101,8 +101,13 @@ class Source:
 
 def names_checkpoint(given: str) -> bool:
     """Whether a name is a checkpoint's and not a preset's; does not ask the Hub."""
-    is_here = Path(given).exists() or Path(f"{given}.index").is_file()
-    return is_here or given.startswith(HUB_PREFIX) or shipped_checkpoint(given) is not None
+    return given.startswith(HUB_PREFIX) or _find_here(given) is not None
+
+
+def _find_here(given: str) -> Path | None:
+    """A path that is there, a shipped checkpoint, or the index of a TensorFlow prefix."""
+    places = (Path(given), shipped_checkpoint(given), Path(f"{given}.index"))
+    return next((place for place in places if place and place.exists()), None)
 
 
 def find_source(given: Path | str, *, any_model: bool = False) -> Source:
@@ -112,17 +117,11 @@ def find_source(given: Path | str, *, any_model: bool = False) -> Source:
     Raises InputError if there is none or more than one; ConfigError for a bad config.json.
     """
     text = str(given)
-    path = download(text) if text.startswith(HUB_PREFIX) else Path(text)
-    if not path.exists():
-        index = Path(f"{path}.index")
-        path = shipped_checkpoint(text) or (index if index.is_file() else path)
-    if path.is_dir():
-        config = _find_config(path, any_model)
-        weights = _only_weights(path, config)
-    elif path.is_file():
-        weights, config = path, _find_config(path.parent, any_model)
-    else:
-        raise InputError(f"no checkpoint at {path}: pass a folder, a weights file, or hf:REPO")
+    path = download(text) if text.startswith(HUB_PREFIX) else _find_here(text)
+    if path is None:
+        raise InputError(f"no checkpoint at {text}: pass a folder, a weights file, or hf:REPO")
+    config = _find_config(path if path.is_dir() else path.parent, any_model)
+    weights = _only_weights(path, config) if path.is_dir() else path
     if Path(weights.name.removesuffix(".index.json")).suffix not in _SUFFIXES:
         raise InputError(
             f"{weights} is no weights file: known are .safetensors, .bin, their .index.json, and "

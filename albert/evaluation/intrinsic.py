@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from albert.batching import InstanceStream
-from albert.checkpoints import PADDING_OF_TABLES, load_pretrained
+from albert.checkpoints import PADDING_OF_TABLES, load_model, read_checkpoint
 from albert.evaluation.held_out import BATCH_TOKENS, outcomes_of, scores_of, sums_of
 from albert.evaluation.records import Intrinsic
 from albert.model import Batch, Encoder, PretrainingModel, pack
@@ -45,17 +45,20 @@ def measure_intrinsic(
     checkpoint: Path, *, domain: HeldOut | None, general: HeldOut | None, cloze: Sequence[Cloze] = ()
 ) -> Intrinsic:
     """Measure a checkpoint in fp32, always on the same documents with the same masks. A corpus with another
-    vocabulary, or with longer sequences than the model reads, is skipped.
+    vocabulary, or with longer sequences than the model reads, is skipped; so is a head that it lacks.
     """
-    model, tokenizer = load_pretrained(checkpoint)
-    model.to(default_device()).eval()
+    read = read_checkpoint(checkpoint)
+    if read.report.lacks("mlm."):
+        return Intrinsic()
+    tokenizer, model = read.tokenizer(), read.build().to(default_device()).eval()
+    has_order = not (read.report.lacks("sop.") or read.report.lacks("encoder.pooler."))
     figures: dict[str, float] = {}
     outcomes = None
     for name, held_out in (("domain", domain), ("general", general)):
         if held_out and (measured := _held_out(model, held_out)):
             scores, outcomes = scores_of(*measured), outcomes_of(*measured) if name == "general" else None
             figures |= {f"{name}_{one}": scores[one] for one in ("mlm_loss", "mlm_accuracy")}
-            if "sop_accuracy" in scores:
+            if has_order and "sop_accuracy" in scores:
                 figures.setdefault("sop_accuracy", scores["sop_accuracy"])
     right, words = _cloze(model, tokenizer, cloze)
     return Intrinsic(
@@ -70,7 +73,7 @@ def measure_mlm_losses(checkpoint: Path, shards: Sequence[Path]) -> list[float |
     """The mean MLM loss of a checkpoint in nats on each shard, always with the same masks; None if the shard
     has another vocabulary, or longer sequences than the model reads.
     """
-    model, _ = load_pretrained(checkpoint)
+    model, _ = load_model(checkpoint)
     model.to(default_device()).eval()
     measured = [_held_out(model, HeldOut((shard,), 1.0)) for shard in shards]
     return [scores_of(*one)["mlm_loss"] if one else None for one in measured]

@@ -12,8 +12,8 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
+from albert.batching import pack_segments
 from albert.model import Batch
 from data.instances import take_ranges
 from data.tokenization import Tokenizer
@@ -87,16 +87,8 @@ class Encoded:
         sequences = take_ranges(self.first[examples], counts)
         lengths = self.offsets[sequences + 1] - self.offsets[sequences]
         tokens = take_ranges(self.offsets[sequences], lengths)
-        cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
-        positions = np.arange(len(tokens)) - np.repeat(cu_seqlens[:-1], lengths)
-        b_start = np.repeat(self.segment_b_start[sequences], lengths)
-        batch = Batch(
-            input_ids=torch.from_numpy(self.input_ids[tokens]),
-            token_type_ids=torch.from_numpy(((b_start > 0) & (positions >= b_start)).astype(np.int64)),
-            position_ids=torch.from_numpy(positions),
-            cu_seqlens=torch.from_numpy(cu_seqlens.astype(np.int32)),
-            max_seqlen=int(lengths.max()),
-        )
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        batch = pack_segments(self.input_ids[tokens], offsets, self.segment_b_start[sequences])
         return Chosen(batch, examples, sequences, tokens, np.concatenate([[0], np.cumsum(counts)]))
 
 

@@ -25,9 +25,9 @@ from albert.checkpoints import (
 )
 from albert.finetuning.settings import FineTuneRunning, short_name
 from albert.model import AlbertConfig, Encoder
-from albert.tasks import Kind, Task, read_json
+from albert.tasks import Kind, Task
 from data.errors import InputError
-from data.files import write_bytes
+from data.files import read_json, write_bytes
 from data.options import parse
 from data.tokenization import load_tokenizer
 
@@ -108,8 +108,7 @@ def read_fine_tuned(folder: Path) -> FineTuned:
 
 def _of_transformers(folder: Path) -> FineTuned | None:
     """What a config.json says of a model with a head; None if it names no head."""
-    if (head := read_head(folder)) is None:
-        return None
+    head = read_head(folder)
     alike = [kind for kind, one in _HEADS.items() if one.architecture == head.architecture]
     if not alike:
         return None

@@ -21,7 +21,7 @@ from albert.finetuning.training import score_all
 from albert.runtime import default_device
 from albert.tasks import AnyExample, Kind, TaggedExample, Task, entities_of, read_split
 from data.errors import InputError
-from data.tokenization import Tokenizer, load_tokenizer
+from data.tokenization import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +131,7 @@ def load_fine_tuned(folder: Path | str, task: Task | None = None) -> Predictor:
     except (AttributeError, RuntimeError):  # the task's model has no head, or one of another shape
         raise InputError(f"{folder}: its head does not fit task {record.task.name}") from None
     model.to(default_device())
-    tokenizer = load_tokenizer(checkpoint.source.vocabulary)
-    return Predictor(record=record, learner=learner, model=model, tokenizer=tokenizer)
+    return Predictor(record=record, learner=learner, model=model, tokenizer=checkpoint.tokenizer())
 
 
 def predict_file(folder: Path | str, path: Path | str, task: Task | None = None) -> Predicted:

@@ -115,19 +115,20 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
     settings = settings.fitted(data)
     path = settings.models[model]
     start = load_start(path)
-    if not start.is_own and settings.running.precision == "auto":
-        # some of transformers' models fail in bf16: DeBERTa masks with the smallest number of fp32
-        settings = replace(settings, running=replace(settings.running, precision="fp32"))
     length = min(settings.running.max_seq_length, start.encoder.config.max_position_embeddings)
+    running = replace(settings.running, max_seq_length=length)
+    if not start.is_own and running.precision == "auto":
+        # some of transformers' models fail in bf16: DeBERTa masks with the smallest number of fp32
+        running = replace(running, precision="fp32")
     train = data.splits["train"].examples if "train" in data.splits else ()
     unanswerable = any(isinstance(one, SpanExample) and not one.answers for one in train)
-    learner = find_learner(data.task, data.labels, settings.running.pooling, unanswerable)
+    learner = find_learner(data.task, data.labels, running.pooling, unanswerable)
     splits = data.splits.items()
     encoded = {name: learner.encode(split.examples, start.tokenizer, length) for name, split in splits}
     if isinstance(learner, Regression) and "train" in encoded:
         learner = learner.fitted(encoded["train"].targets)
     return Candidate(
-        settings=settings,
+        settings=replace(settings, running=running),
         data=data,
         path=path,
         checksum=_checksum(start.source),
@@ -265,13 +266,11 @@ def scored_run(
 
 
 def _record(candidate: Candidate, result: SeedResult, key: str) -> FineTuned:
-    running = candidate.settings.running
-    length = min(running.max_seq_length, candidate.config.max_position_embeddings)
     return FineTuned(
         task=candidate.data.task,
         labels=candidate.data.labels,
         has_unanswerable=isinstance(candidate.learner, Span) and candidate.learner.has_unanswerable,
-        running=replace(running, max_seq_length=length),
+        running=candidate.settings.running,
         checkpoint=str(candidate.path),
         checksum=candidate.checksum,
         run=key,

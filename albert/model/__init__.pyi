@@ -5,7 +5,6 @@ from .config import PRESETS as PRESETS
 from .config import AlbertConfig as AlbertConfig
 from .config import Layout as Layout
 from .config import Share as Share
-from .config import measure_sizes as measure_sizes
 from .corpus_start import start_from_corpus as start_from_corpus
 from .corpus_start import word_width as word_width
 from .encoder import Encoder as Encoder
@@ -17,5 +16,6 @@ from .heads import SequenceClassifier as SequenceClassifier
 from .heads import TokenClassifier as TokenClassifier
 from .heads import initialize as initialize
 from .sizes import encoder_operations as encoder_operations
+from .sizes import measure_sizes as measure_sizes
 from .sizes import sizes_table as sizes_table
 from .span_boundary import PretrainingObjective as PretrainingObjective

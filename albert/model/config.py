@@ -166,33 +166,6 @@ class AlbertConfig:
         return cls(**{**shape, **changes})
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Parameters by part. The encoder is the layers and the pooler, tables and projection are embeddings."""
-
-    embeddings: int
-    encoder: int
-    heads: int  # MLM (whose decoder is the word table, unless untied) and SOP
-
-    @property
-    def total(self) -> int:
-        return self.embeddings + self.encoder + self.heads
-
-
-def measure_sizes(config: AlbertConfig) -> Sizes:
-    """Parameters of a config's model, by arithmetic: nothing is allocated."""
-    E, H, F, V = config.embedding_size, config.hidden_size, config.intermediate_size, config.vocab_size
-    W = H if config.layout == "bright" else E  # where types, positions and LayerNorm are
-    projection = {"google": E * H + H, "bright": E * H, "bert": 0}[config.layout]
-    embeddings = V * E + (config.max_position_embeddings + config.type_vocab_size + 2) * W + projection
-    attention = 4 * (H * H + H) + 2 * H
-    feed_forward = 2 * H * F + F + H + 2 * H
-    layers = attention * config.blocks("attention") + feed_forward * config.blocks("ffn")
-    transform = H if config.layout == "bright" else E
-    heads = H * transform + 3 * transform + V + 2 * H + 2 + (0 if config.tie_word_embeddings else V * E)
-    return Sizes(embeddings, layers + H * H + H, heads)
-
-
 def _expected(hint: Any, value: Any) -> str | None:
     """What the value of a field must be; None if it is."""
     if get_origin(hint) is Literal:

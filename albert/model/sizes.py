@@ -1,4 +1,4 @@
-"""The cost of a model for each token, in floating-point operations.
+"""The parameters of a model, and its cost for each token in floating-point operations.
 
 A multiplication and an addition are two operations. Only matrix products are counted: the rest is negligible.
 T = sequence length, H = hidden size, E = embedding size, F = feed-forward size, V = vocabulary.
@@ -6,10 +6,39 @@ T = sequence length, H = hidden size, E = embedding size, F = feed-forward size,
 
 from __future__ import annotations
 
-from albert.model.config import PRESETS, AlbertConfig, measure_sizes
+from dataclasses import dataclass
+
+from albert.model.config import PRESETS, AlbertConfig
 
 LENGTHS = (128, 512)  # of sequences, in the table
 MASKED_SHARE = 0.15  # of the tokens go through the MLM head
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Parameters by part. The encoder is the layers and the pooler, tables and projection are embeddings."""
+
+    embeddings: int
+    encoder: int
+    heads: int  # MLM (whose decoder is the word table, unless untied) and SOP
+
+    @property
+    def total(self) -> int:
+        return self.embeddings + self.encoder + self.heads
+
+
+def measure_sizes(config: AlbertConfig) -> Sizes:
+    """Parameters of a config's model, by arithmetic: nothing is allocated."""
+    E, H, F, V = config.embedding_size, config.hidden_size, config.intermediate_size, config.vocab_size
+    W = H if config.layout == "bright" else E  # where types, positions and LayerNorm are
+    projection = {"google": E * H + H, "bright": E * H, "bert": 0}[config.layout]
+    embeddings = V * E + (config.max_position_embeddings + config.type_vocab_size + 2) * W + projection
+    attention = 4 * (H * H + H) + 2 * H
+    feed_forward = 2 * H * F + F + H + 2 * H
+    layers = attention * config.blocks("attention") + feed_forward * config.blocks("ffn")
+    transform = H if config.layout == "bright" else E
+    heads = H * transform + 3 * transform + V + 2 * H + 2 + (0 if config.tie_word_embeddings else V * E)
+    return Sizes(embeddings, layers + H * H + H, heads)
 
 
 def encoder_operations(config: AlbertConfig, T: float) -> float:

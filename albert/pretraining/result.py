@@ -17,7 +17,7 @@ from albert.pretraining.audits import Audits
 from albert.pretraining.settings import FAILURE_FILE, RESULT_FILE
 from albert.pretraining.state import Event, Metrics
 from data.errors import ConfigError, UserError
-from data.files import write_text
+from data.files import read_json, write_json, write_text
 from data.options import parse
 
 
@@ -58,14 +58,13 @@ class PretrainResult:
 
 def write_result(result: PretrainResult) -> None:
     """Keep the result in the run's folder."""
-    text = json.dumps(to_jsonable_python(result), indent=1)
-    write_text(result.run_folder / RESULT_FILE, text + "\n")
+    write_json(result.run_folder / RESULT_FILE, to_jsonable_python(result))
 
 
 def read_result(run_folder: Path) -> PretrainResult:
     """The result in a run's folder. Raises InputError if it is of another version."""
     file = run_folder / RESULT_FILE
-    return parse(PretrainResult, json.loads(file.read_text(encoding="utf-8")), str(file))
+    return parse(PretrainResult, read_json(file), str(file))
 
 
 class TrainingDiverged(ConfigError):

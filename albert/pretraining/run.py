@@ -388,8 +388,11 @@ class _Run:
         return result
 
     def _audits(self) -> Audits:
+        audits = audit_data(self.trainer.streams[""], self.trainer.data.rule_at(0, step=0))
+        if not self.seconds:  # the run was complete before
+            return audits
         return replace(
-            audit_data(self.trainer.streams[""], self.trainer.data.rule_at(0, step=0)),
-            loader_wait_share=self.loader.waited / max(self.seconds, 1e-9),
+            audits,
+            loader_wait_share=self.loader.waited / self.seconds,
             peak_memory_bytes=peak_memory(self.process.device),
         )

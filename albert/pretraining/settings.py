@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,7 +12,7 @@ from pydantic_core import to_jsonable_python
 from albert.learning_rate import OptimizerName, ScheduleName
 from albert.model import Share
 from data.errors import ConfigError, InputError
-from data.files import write_text
+from data.files import read_json, write_json
 from data.options import Floats, options, options_of, parse
 
 SETTINGS_FILE, METRICS_FILE = "settings.json", "metrics.jsonl"
@@ -133,9 +132,12 @@ class RunningOptions:
 
 
 # options that may change when a run resumes
-FREE_TO_CHANGE = frozenset(
-    {"never_trained_share", "resume", *(f"running.{name}" for name in options_of(RunningOptions))}
-) - {"running.precision", "running.accumulate"}
+FREE_TO_CHANGE = {
+    "never_trained_share",
+    "resume",
+    "tokenizer_folder",  # a workspace that is published has a copy of it
+    *(f"running.{name}" for name in options_of(RunningOptions)),
+} - {"running.precision", "running.accumulate"}
 
 
 @options
@@ -228,12 +230,12 @@ def read_settings(path: Path) -> PretrainSettings:
         "begin anew with --resume never"
     )
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = read_json(file)
+    except InputError as error:
         raise InputError(f"{problem}: {error}") from None
     return parse(PretrainSettings, content, problem)
 
 
 def write_settings(settings: PretrainSettings, file: Path) -> None:
     """Keep settings as JSON, for `read_settings`."""
-    write_text(file, json.dumps(to_jsonable_python(settings), indent=2, ensure_ascii=False) + "\n")
+    write_json(file, to_jsonable_python(settings))

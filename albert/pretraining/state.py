@@ -25,7 +25,7 @@ from albert.checkpoints import save_pretrained, save_tensors
 from albert.model import PretrainingObjective
 from albert.pretraining.sentinel import Trend
 from data.errors import InputError
-from data.files import sha256, sync, write_text
+from data.files import read_json, sha256, sync, write_json, write_text
 from data.options import parse
 
 STATE_FILE, TENSORS_FILE, MANIFEST_FILE = "trainer_state.json", "trainer_state.safetensors", "manifest.json"
@@ -92,9 +92,9 @@ def step_of(checkpoint: Path) -> int:
 def is_whole(folder: Path) -> bool:
     """Whether every file in the checkpoint's manifest is there and undamaged."""
     try:
-        manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        manifest = read_json(folder / MANIFEST_FILE)
         return all(sha256(folder / name) == digest for name, digest in manifest.items())
-    except (OSError, ValueError, AttributeError):
+    except (OSError, InputError):
         return False
 
 
@@ -118,7 +118,7 @@ def save_checkpoint(
         sync(temporary / TENSORS_FILE)  # the other files are synced as they are written
         write_text(temporary / STATE_FILE, json.dumps(to_jsonable_python(state)) + "\n")
         manifest = {path.name: sha256(path) for path in sorted(temporary.iterdir())}
-        write_text(temporary / MANIFEST_FILE, json.dumps(manifest, indent=2) + "\n")
+        write_json(temporary / MANIFEST_FILE, manifest)
         if folder.is_dir():  # removing takes longer than renaming, and this process may be killed
             os.replace(folder, replaced)
         os.replace(temporary, folder)
@@ -126,7 +126,7 @@ def save_checkpoint(
         shutil.rmtree(replaced, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        whole = next((path for path in list_checkpoints(run_folder) if is_whole(path)), None)
+        whole = next(filter(is_whole, list_checkpoints(run_folder)), None)
         left = f"{whole.name} is whole" if whole else "there is none before it"
         raise InputError(
             f"checkpoint-{state.step} could not be written to {run_folder}: {error}; {left}. Make room and "

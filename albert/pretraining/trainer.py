@@ -181,7 +181,7 @@ class Trainer:
 
     def _last_good(self) -> Path | None:
         """The newest whole checkpoint whose losses had not begun to rise, else the oldest whole one."""
-        whole = [folder for folder in list_checkpoints(self.settings.run_folder) if is_whole(folder)]
+        whole = list(filter(is_whole, list_checkpoints(self.settings.run_folder)))
         calm = [folder for folder in whole if Sentinel(read_trainer_state(folder).trends).is_calm]
         return next(iter(calm or reversed(whole)), None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -11,7 +12,7 @@ from albert.checkpoints import CARD_FILE, HUB_PREFIX, TASK_FILE, read_checkpoint
 from albert.evaluation import metric_name
 from albert.finetuning import FineTuned, read_fine_tuned
 from albert.model import AlbertConfig
-from albert.pretraining import PretrainResult
+from albert.pretraining import MANIFEST_FILE, PretrainResult, read_trainer_state
 from albert.reports.content import Report
 from albert.reports.corpus import CorpusFacts
 from albert.reports.page import flat, read_report, score_tables
@@ -65,18 +66,25 @@ def write_card(
     if (folder / TASK_FILE).is_file():
         header, parts, limits = _of_fine_tuning(records, read_fine_tuned(folder), read.config)
     else:
-        header, parts, limits = _of_pretraining(records, licences)
+        header, parts, limits = _of_pretraining(records, folder, licences)
     library = "jixu" if read.config.file_format == "jixu" else "transformers"
     header = {**header, "library_name": library, "license": licence}
     write_text(folder / CARD_FILE, _card(records, header, parts, limits))
     return folder / CARD_FILE
 
 
-def _of_pretraining(report: Report, licences: Mapping[str, str]) -> _Own:
-    result = report.pretraining
+def _of_pretraining(report: Report, folder: Path, licences: Mapping[str, str]) -> _Own:
+    runs = {one.run_folder.name: one for one in (*report.bases, report.pretraining) if one}
+    result = runs.get(folder.resolve().parent.name, report.pretraining)
     if result is None:
         raise InputError(f"the report {report.title!r} is of no pretraining: choose one that is")
-    settings = flat(report.settings.get("pretraining", {}))
+    if (folder / MANIFEST_FILE).is_file():  # it may be an earlier one than the run's last
+        state = read_trainer_state(folder)
+        result = replace(result, steps=state.step, tokens=state.tokens, history=state.history)
+    settings = flat(
+        report.settings.get(f"pretraining: {result.run_folder.name}")
+        or report.settings.get("pretraining", {})
+    )
     start = settings.get("init", "")
     header = {
         "pipeline_tag": "fill-mask",

@@ -135,9 +135,9 @@ def held_out_table(result: PretrainResult) -> Table:
         "that of a change is paired. Bold: it leaves out 0. "
         + " ".join(_sample(result.history, corpus) for corpus in corpora)
     )
-    return Table(
-        caption, ("Held out", "before", f"after {number(result.steps)} steps", "change"), tuple(rows)
-    )
+    # a run that was stopped may have gone on since
+    last = max((record["step"] for record in result.evaluations()), default=result.steps)
+    return Table(caption, ("Held out", "before", f"after {number(last)} steps", "change"), tuple(rows))
 
 
 def _sample(history: History, corpus: str) -> str:

@@ -14,6 +14,8 @@ from pydantic_core import to_jsonable_python
 
 from data.catalog.database import write_catalog
 from data.catalog.versions import insert
+from data.errors import InputError
+from data.files import read_json
 from data.workspace import MADE_FROM_FILE, Workspace
 
 
@@ -167,8 +169,8 @@ def _version_of(db: duckdb.DuckDBPyConnection, name: str, shards: Sequence[str])
 def _made_from(checkpoint: Path) -> list[str]:
     """Read which checkpoints an average, a converted copy or a fine-tuned model was made from."""
     try:
-        return list(json.loads((checkpoint / MADE_FROM_FILE).read_text(encoding="utf-8"))["checkpoints"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return list(read_json(checkpoint / MADE_FROM_FILE)["checkpoints"])
+    except (InputError, KeyError, TypeError):
         return []
 
 

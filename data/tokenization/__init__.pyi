@@ -1,4 +1,5 @@
 from .loading import TOKENIZER_CONFIG as TOKENIZER_CONFIG
+from .loading import TOKENIZER_FILES as TOKENIZER_FILES
 from .loading import Tokenizer as Tokenizer
 from .loading import encode_alike as encode_alike
 from .loading import find_tokenizer as find_tokenizer

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.errors import InputError
-from data.files import sha256
+from data.files import read_json, sha256
 from data.samples import shipped_checkpoint
 from data.tokenization.tokenizer_json import read_tokenizer_json
 from data.tokenization.unigram import UnigramTokenizer, train_unigram
@@ -17,6 +17,7 @@ from data.tokenization.wordpiece import WordPieceTokenizer, read_vocabulary, tra
 
 Tokenizer = WordPieceTokenizer | UnigramTokenizer
 TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER_FILES = ("vocab.txt", "spiece.model", "tokenizer.json", TOKENIZER_CONFIG)  # of a checkpoint
 # what it says about the words of a text, and what holds if it says nothing
 _RULES: dict[str, object] = {
     "do_lower_case": True,
@@ -111,9 +112,9 @@ def _check_same_ids(path: Path, vocabulary: list[str]) -> None:
     """Raise InputError if a tokenizer.json, which transformers reads first, gives an entry another id."""
     beside = path.with_name("tokenizer.json")
     try:
-        theirs: dict[str, int] = json.loads(beside.read_text(encoding="utf-8"))["model"]["vocab"]
+        theirs: dict[str, int] = read_json(beside)["model"]["vocab"]
         differing = [token for number, token in enumerate(vocabulary) if theirs.get(token, number) != number]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+    except (InputError, KeyError, TypeError, AttributeError):
         return  # not there, or not read: vocab.txt is enough
     if differing:
         raise InputError(
@@ -124,7 +125,7 @@ def _check_same_ids(path: Path, vocabulary: list[str]) -> None:
 
 def _check_none_added(path: Path, config: Mapping[str, Any], vocabulary: list[str]) -> None:
     """Raise InputError if transformers adds entries to those of the vocab.txt."""
-    added = set(_json_object(path.with_name("added_tokens.json")))
+    added = set(_read_if_there(path.with_name("added_tokens.json")))
     if isinstance(listed := config.get("added_tokens_decoder"), dict):
         added |= {one["content"] for one in listed.values() if isinstance(one, dict) and "content" in one}
     if beyond := sorted(added.difference(vocabulary)):
@@ -137,23 +138,15 @@ def _check_none_added(path: Path, config: Mapping[str, Any], vocabulary: list[st
 
 def _tokenizer_config(vocabulary: Path) -> dict[str, Any]:
     path = vocabulary.with_name(TOKENIZER_CONFIG)
-    config = _json_object(path)
+    config = _read_if_there(path)
     for name in ("do_lower_case", "keep_accents", "strip_accents"):
         if not isinstance(value := config.get(name), bool | None):
             raise InputError(f"{path}: {name} is {value!r}, and must be true or false")
     return config
 
 
-def _json_object(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(content, dict):
-            return content
-    except (ValueError, RecursionError):
-        pass
-    raise InputError(f"{path} is not a JSON object: mend or remove it")
+def _read_if_there(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
 
 
 def encode_alike(first: Path, second: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from data.errors import InputError
-from data.files import write_bytes, write_text
+from data.files import write_bytes, write_json, write_text
 from data.tokenization.wordpiece import SPECIAL_ROLES
 
 sentencepiece_model: Any = sentencepiece_model_pb2  # its classes are made as it is imported
@@ -120,7 +119,7 @@ class UnigramTokenizer:
             "keep_accents": self.keep_accents,
             **dict(zip(SPECIAL_ROLES, SPECIAL_TOKENS, strict=True)),
         }
-        write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+        write_json(folder / "tokenizer_config.json", config)
 
     def _library(self) -> tokenizers.Tokenizer:
         """Make a tokenizer that gives the same ids, and takes special tokens in a text for such."""

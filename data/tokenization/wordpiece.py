@@ -7,7 +7,6 @@ ids are the library's.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import unicodedata
@@ -21,7 +20,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from data.errors import InputError
-from data.files import write_text
+from data.files import write_json, write_text
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # as transformers names them; without it 5.0 to 5.5 find no [MASK] in an ALBERT's vocab.txt
@@ -189,7 +188,7 @@ class WordPieceTokenizer:
             config["strip_accents"] = self.strip_accents
         if self.terms:
             config["domain_terms"] = list(self.terms)
-        write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+        write_json(folder / "tokenizer_config.json", config)
 
 
 def is_han(character: str) -> bool:

@@ -167,7 +167,7 @@ def find_held_out(workspace: Workspace, corpus: str | None, checkpoint: Path) ->
 def _same_words(workspace: Workspace, tokenizer: str, checkpoint: Path) -> bool:
     """Whether a corpus's ids mean the same to a checkpoint; terms may stand in slots that had no use."""
     theirs = load_tokenizer(find_tokenizer(tokenizer, workspace.tokenizers)).vocabulary
-    ours = load_tokenizer(find_source(str(checkpoint)).vocabulary).vocabulary
+    ours = load_tokenizer(find_source(checkpoint).vocabulary).vocabulary
     slots = set(free_slots(theirs))
     pairs = enumerate(zip(theirs, ours, strict=False))
     return len(theirs) <= len(ours) and all(a == b or i in slots for i, (a, b) in pairs)

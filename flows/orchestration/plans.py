@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,7 +34,6 @@ from data.catalog import (
 )
 from data.cleaning import CleaningRules, GuardRules, make_guard
 from data.errors import InputError
-from data.files import sha256
 from data.options import values_of
 from data.refresh import (
     Plan,
@@ -45,7 +45,14 @@ from data.refresh import (
     unchanged_version,
 )
 from data.sources import find_files
-from data.tokenization import TOKENIZER_CONFIG, encode_alike, find_tokenizer, load_tokenizer
+from data.tokenization import (
+    TOKENIZER_CONFIG,
+    TOKENIZER_FILES,
+    encode_alike,
+    find_tokenizer,
+    load_tokenizer,
+    tokenizer_digest,
+)
 from data.workspace import Workspace, check_name
 from flows.orchestration.dask import check_cluster
 from flows.orchestration.settings import (
@@ -247,10 +254,15 @@ def _second_corpus(place: Workspace, text: str, first: Version, kept: Sequence[C
 
 
 def tokenizer_folder(vocabulary: Path, workspace: Workspace) -> Path:
-    """The folder of a vocabulary with all its files: its own, or the workspace's for a bare file."""
-    if (vocabulary.parent / TOKENIZER_CONFIG).is_file():
-        return vocabulary.parent
-    return workspace.tokenizers / f"{vocabulary.stem}-{sha256(vocabulary)[:8]}"
+    """The folder of a vocabulary with all its files: its own, or the workspace's for a bare file, and for one
+    beside another vocabulary or with a name of its own, which a checkpoint would not take along.
+    """
+    folder = vocabulary.parent
+    with suppress(InputError):  # of several vocabularies
+        is_taken = vocabulary.name in TOKENIZER_FILES and find_tokenizer(str(folder)) == vocabulary
+        if is_taken and (folder / TOKENIZER_CONFIG).is_file():
+            return folder
+    return workspace.tokenizers / f"{vocabulary.stem}-{tokenizer_digest(vocabulary)[:8]}"
 
 
 def complete_tokenizer(plan: PretrainingPlan) -> None:

@@ -14,9 +14,10 @@ from huggingface_hub import constants
 from transformers import AutoTokenizer
 
 from albert.checkpoints import compare, load_model, load_pretrained, new_model, push, read_checkpoint
+from albert.pretraining import MANIFEST_FILE
 from albert.reports import build_report, write_card, write_report
 from data.errors import InputError
-from tests.albert.report_samples import CORPUS, comparison, model, pretraining
+from tests.albert.report_samples import CORPUS, comparison, history, model, pretraining
 from tests.conftest import put_into_hub_cache, save_small_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -135,6 +136,28 @@ def test_a_repository_is_fetched_once_and_only_what_is_needed_and_an_unknown_one
     hub.server_close()
     started, report = new_model("hf:org/albert-tea@main", 7, seed=0)
     assert started.config == same.config and report is not None
+
+
+def test_a_card_is_of_its_checkpoint_and_run_whatever_else_the_report_has(tmp_path, tokenizer):
+    last = pretraining(tmp_path)
+    base = replace(last, run_folder=last.run_folder.with_name("b"), learning_rate=0.003)
+    report = build_report(
+        title="茶",
+        command="jixu",
+        bases=[base],
+        pretraining=last,
+        settings={f"pretraining: {run}": {"init": f"hf:org/of-{run}"} for run in "rb"},
+    )
+    for run, peak in (("r", "0.0002"), ("b", "0.003")):
+        folder = save_small_model(tmp_path / "models" / run / "checkpoint-25", tokenizer)
+        state = {"step": 25, "tokens": 80_000, "history": history()[:5]}
+        (folder / "trainer_state.json").write_text(json.dumps(state), encoding="utf-8")
+        (folder / MANIFEST_FILE).write_text("{}", encoding="utf-8")
+        card = write_card(folder, report=write_report(report, tmp_path / "report")).read_text("utf-8")
+        shown = ("| steps | 25 |", "| tokens | 80,000 |", "| before | after 20 steps |", "| 20 | 6.333 |")
+        for part in (*shown, f"| {peak} |", f"base_model: org/of-{run}\n"):
+            assert part in card, card
+        assert "| 30 | 5.500 |" not in card
 
 
 def test_a_checkpoint_is_pushed_with_its_card_and_refused_without_a_licence(

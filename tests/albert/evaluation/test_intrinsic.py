@@ -10,14 +10,14 @@ from torch.nn import functional as F
 
 from albert.batching import InstanceStream, is_held_out
 from albert.checkpoints import PADDING_OF_TABLES, save_pretrained
-from albert.evaluation import Cloze, HeldOut, measure_intrinsic, unpack
+from albert.evaluation import Cloze, HeldOut, Intrinsic, measure_intrinsic, unpack
 from albert.evaluation.held_out import flip_segments
 from albert.evaluation.intrinsic import HELD_OUT_TOKENS
 from albert.finetuning import measure_cost
 from albert.model import IGNORED, measure_sizes
 from data.tokenization import WordPieceTokenizer
 from tests.albert.finetuning.examples import prepared, settings_of, table
-from tests.conftest import sample_texts, save_small_model, small_model
+from tests.conftest import change_tensors, sample_texts, save_small_model, small_model
 from tests.corpora import make_corpus
 
 SHARE = 0.3
@@ -109,3 +109,13 @@ def test_a_corpus_that_a_model_cannot_read_is_not_asked_about(corpus, tokenizer,
     padded = small_model(tokenizer, vocab_size=tokenizer.vocab_size + PADDING_OF_TABLES - 1)
     save_pretrained(padded, tokenizer, tmp_path / "padded")
     assert measure_intrinsic(tmp_path / "padded", domain=corpus, general=None).domain_mlm_loss > 0
+
+
+def test_a_head_that_a_checkpoint_lacks_is_not_asked(corpus, tokenizer, tmp_path):
+    asked = {"domain": corpus, "general": corpus, "cloze": [Cloze("采茶要早", "茶")]}
+    folder = save_small_model(tmp_path / "m", tokenizer)
+    whole = measure_intrinsic(folder, **asked)
+    # as RoBERTa-wwm is published, then as a fine-tuned model is kept
+    for part, expected in (("pooler", replace(whole, sop_accuracy=None)), ("predictions", Intrinsic())):
+        change_tensors(folder, lambda name, tensor, part=part: {} if part in name else {name: tensor})
+        assert measure_intrinsic(folder, **asked) == expected

@@ -197,11 +197,15 @@ def test_what_cannot_predict_is_refused_in_a_line(tmp_path, tokenizer):
     (tmp_path / "x.tsv").write_text("words\n茶\n", encoding="utf-8")
     with pytest.raises(InputError, match="no text column in .*columns: words"):
         predict_file(tmp_path / "kept", tmp_path / "x.tsv")
+    with (tmp_path / "kept" / "vocab.txt").open("a", encoding="utf-8") as vocabulary:
+        vocabulary.write("另一词\n")
+    with pytest.raises(InputError, match="the vocabulary for .*: they do not belong together"):
+        predict_file(tmp_path / "kept", tmp_path / "examples.tsv")
     shutil.copy(tmp_path / "small" / "model.safetensors", tmp_path / "kept")
     with pytest.raises(InputError, match="has no head: no classifier.weight in model.safetensors"):
         predict_file(tmp_path / "kept", tmp_path / "examples.tsv")
     os.truncate(tmp_path / "kept" / "task.json", 20)
-    with pytest.raises(InputError, match="task.json is not JSON"):
+    with pytest.raises(InputError, match="task.json cannot be read as JSON"):
         predict_file(tmp_path / "kept", tmp_path / "examples.tsv")
 
 

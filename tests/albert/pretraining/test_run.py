@@ -172,7 +172,8 @@ def test_the_best_checkpoint_is_kept_beside_the_newest_and_training_can_stop_ear
     assert result.best_checkpoint.name == f"checkpoint-{min(losses, key=losses.get)}"
     assert result.best_checkpoint.is_dir() and result.steps - int(result.best_checkpoint.name[11:]) == 15
     assert any("3 evaluations without a better one" in notice for notice in result.notices)
-    assert pretrain(overfit).steps == result.steps
+    again = pretrain(overfit)
+    assert again.steps == result.steps and again.audits.loader_wait_share is None  # it has not waited
     # as many documents are measured at the early end as at the start
     first, last = (result.evaluations()[n]["full_held_out_masked_tokens"] for n in (0, -1))
     assert first == last > result.evaluations()[0]["held_out_masked_tokens"]

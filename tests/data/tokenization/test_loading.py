@@ -86,7 +86,7 @@ def test_a_vocabulary_that_cannot_work_is_refused(write, lines, message, line_en
             "tokenize_chinese_chars off: not sup",
         ),
         ("tokenizer_config.json", '{"domain_terms": ["不在表中"]}', r"1 domain term\(s\) are not in"),
-        ("tokenizer_config.json", "[" * 100_000, "not a JSON object"),
+        ("tokenizer_config.json", "[" * 100_000, "cannot be read as JSON"),
     ],
 )
 def test_what_would_make_other_ids_in_transformers_is_refused(write, name, content, message):

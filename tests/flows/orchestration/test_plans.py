@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from albert.pretraining import SETTINGS_FILE, checkpoint_folder, write_settings
-from data.catalog import CheckpointRow
+from data.catalog import CheckpointRow, bring_in_tokenizers
 from data.errors import ConfigError, InputError, UserError
 from data.tokenization import WordPieceTokenizer, load_tokenizer
 from data.workspace import Workspace
@@ -341,6 +341,8 @@ def test_a_resume_with_other_settings_is_refused_before_its_device_is_free(root)
         with pytest.raises(ConfigError, match=rf"was begun with other settings \({name} {change}\)"):
             resume(**{name: value})
         assert resume(**{name: value}, resume="never")
+    bring_in_tokenizers(Workspace(root))  # as a workspace is published
+    assert resume().settings.tokenizer_folder != begun.tokenizer_folder
 
 
 def test_a_corpus_of_another_vocabulary_or_without_its_shards_is_refused(root, tmp_path, vocabulary_file):
@@ -377,3 +379,9 @@ def test_a_vocabulary_that_stands_with_all_its_files_is_used_from_there(workspac
     assert tokenizer_folder(vocabulary_file, place) == vocabulary_file.parent
     made = tokenizer_folder(bare, place)
     assert made.parent == place.tokenizers and made.name.startswith("bare-")
+    # a checkpoint would take along the vocabulary beside it, or none
+    folder = shutil.copytree(vocabulary_file.parent, tmp_path / "both")
+    law = Path(shutil.copy(vocabulary_file, folder / "law_vocab.txt"))
+    assert tokenizer_folder(law, place).name.startswith("law_vocab-")
+    (folder / vocabulary_file.name).unlink()
+    assert tokenizer_folder(law, place).parent == place.tokenizers
