@@ -11,7 +11,7 @@ from albert import checkpoints, evaluation, finetuning, model, reports, tasks
 from data import segmentation, tokenization
 from data.cleaning import split_sentences
 from data.errors import InputError
-from data.files import write_text
+from data.files import check_output, write_text
 from data.terminal import EXIT_DIFFERENT, make_app, run_app
 
 checkpoint = make_app("checkpoint", "Convert, inspect and compare checkpoints; print what the presets cost.")
@@ -144,10 +144,10 @@ def predict(*, model: Path, input: Path, output: Path | None = None, task: str |
         task: Task or task file with the columns of the input; by default the model's own. For a model that
             Trainer saved, one with `answers: squad2` says that an answer may be missing.
     """
-    if output is not None and output.is_dir():
-        raise InputError(f"--output {output} is a folder: name a file")
     if output is not None and output.resolve() == input.resolve():
         raise InputError(f"--output {output} is the input: name another file")
+    if output is not None:
+        check_output(output)
     of_task = None if task is None else tasks.load_task(task)
     predicted = finetuning.predict_file(model, input, of_task)
     if output is None:

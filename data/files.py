@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, wraps
 from pathlib import Path
 from secrets import token_hex
@@ -56,6 +56,15 @@ def sync_all(paths: Sequence[Path]) -> None:
     """Flush many files at a time, which takes a disk hardly longer than one."""
     with ThreadPoolExecutor(SYNC_THREADS) as pool:
         list(pool.map(sync, paths))
+
+
+def check_output(path: Path) -> None:
+    """Raise InputError if `--output` cannot be written to this path, whose folder is made."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    # a file as its folder cannot be entered
+    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise InputError(f"--output {path} cannot be written: name a file in a folder that can be written to")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
