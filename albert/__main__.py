@@ -144,6 +144,8 @@ def predict(*, model: Path, input: Path, output: Path | None = None, task: str |
         task: Task or task file with the columns of the input; by default the model's own. For a model that
             Trainer saved, one with `answers: squad2` says that an answer may be missing.
     """
+    if output is not None and output.is_dir():
+        raise InputError(f"--output {output} is a folder: name a file")
     if output is not None and output.resolve() == input.resolve():
         raise InputError(f"--output {output} is the input: name another file")
     if output is not None:

@@ -7,10 +7,11 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache, wraps
 from pathlib import Path
 from secrets import token_hex
+from tempfile import TemporaryFile
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from data.errors import InputError
@@ -60,11 +61,11 @@ def sync_all(paths: Sequence[Path]) -> None:
 
 def check_output(path: Path) -> None:
     """Raise InputError if `--output` cannot be written to this path, whose folder is made."""
-    with suppress(OSError):
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    # a file as its folder cannot be entered
-    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        raise InputError(f"--output {path} cannot be written: name a file in a folder that can be written to")
+        TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise InputError(f"--output {path} cannot be written ({error.strerror}): name another file") from None
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -105,7 +105,7 @@ def test_the_command_writes_a_dictionary(tmp_path, write, capsys):
     # before the words are sought
     for command in (["corpus", "words", "--source"], ["predict", "--model", "gone", "--input"]):
         assert main([*command, str(source), "--output", str(source / "words.txt")]) == 2
-        assert "cannot be written: name a file in a folder" in capsys.readouterr().err
+        assert "words.txt cannot be written (File exists): name another file" in capsys.readouterr().err
 
 
 def test_no_words_make_an_empty_dictionary(tmp_path):
