@@ -11,7 +11,7 @@ from albert import checkpoints, evaluation, finetuning, model, reports, tasks
 from data import segmentation
 from data.cleaning import split_sentences
 from data.errors import InputError
-from data.files import write_text
+from data.files import check_output, write_text
 from data.terminal import EXIT_DIFFERENT, make_app, run_app
 
 checkpoint = make_app("checkpoint", "Convert, inspect and compare checkpoints; print what the presets cost.")
@@ -148,6 +148,8 @@ def predict(*, model: Path, input: Path, output: Path | None = None, task: str |
         raise InputError(f"--output {output} is a folder: name a file")
     if output is not None and output.resolve() == input.resolve():
         raise InputError(f"--output {output} is the input: name another file")
+    if output is not None:
+        check_output(output)
     of_task = None if task is None else tasks.load_task(task)
     predicted = finetuning.predict_file(model, input, of_task)
     if output is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from data import catalog, locks, publication, refresh, segmentation, sources
 from data.errors import InputError
+from data.files import check_output
 from data.segmentation import MIN_COHESION, MIN_COUNT, MIN_FREEDOM
 from data.storage import RemoteFolder
 from data.terminal import make_app, run_app
@@ -91,6 +92,7 @@ def words(
         raise InputError("give either --corpus or --source")
     if output.suffix == ".tsv" or output.is_dir():
         raise InputError(f"--output {output}: name a .txt file; the table beside it ends in .tsv")
+    check_output(output)
     with ExitStack() as stack:
         if corpus:
             copy = stack.enter_context(publication.working_copy(workspace, read_only=True))

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import lru_cache, wraps
 from pathlib import Path
 from secrets import token_hex
+from tempfile import TemporaryFile
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from data.errors import InputError
@@ -56,6 +57,15 @@ def sync_all(paths: Sequence[Path]) -> None:
     """Flush many files at a time, which takes a disk hardly longer than one."""
     with ThreadPoolExecutor(SYNC_THREADS) as pool:
         list(pool.map(sync, paths))
+
+
+def check_output(path: Path) -> None:
+    """Raise InputError if `--output` cannot be written to this path, whose folder is made."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise InputError(f"--output {path} cannot be written ({error.strerror}): name another file") from None
 
 
 def write_bytes(path: Path, content: bytes) -> None:

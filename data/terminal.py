@@ -56,13 +56,6 @@ def _shown(default: object) -> object:
     return ",".join(map(str, default)) or "none" if isinstance(default, tuple) else default
 
 
-def run_app(app: App, arguments: Sequence[str] | None = None, name: str | None = None) -> int:
-    """Run a command; returns its exit code. A user's mistake is one line on standard error."""
-    tokens = list(sys.argv[1:] if arguments is None else arguments)
-    work = partial(app, tokens, exit_on_error=False, print_error=False)
-    return run_piped(lambda: run_named(name or app.name[0], work))
-
-
 def explain(error: BaseException) -> str | None:
     """A line on an error that is not the program's; None for any other."""
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:  # as of a glob without quotes
@@ -72,6 +65,18 @@ def explain(error: BaseException) -> str | None:
     if type(error).__name__ == "KernelError":  # JIXU_KERNELS may keep its module from loading
         return str(error)
     return disk_trouble(error)
+
+
+def run_app(
+    app: App,
+    arguments: Sequence[str] | None = None,
+    name: str | None = None,
+    explain: Callable[[BaseException], str | None] = explain,
+) -> int:
+    """Run a command; returns its exit code. A user's mistake is one line on standard error."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    work = partial(app, tokens, exit_on_error=False, print_error=False)
+    return run_piped(lambda: run_named(name or app.name[0], work, explain))
 
 
 def run_named(

@@ -61,7 +61,11 @@ def _run(command: str, *rest: str) -> int:
     if command not in (*SERVICES, *GROUPS):
         print(f"jixu: no command {command!r}; jixu --help lists them", file=sys.stderr)
         return 2
-    return run_app(tree(command), [command, *rest], name=command)
+    if command in GROUPS:
+        return run_app(tree(command), [command, *rest], name=command)
+    from flows.orchestration import explain
+
+    return run_app(tree(command), [command, *rest], name=command, explain=explain)
 
 
 def tree(*commands: str) -> App:

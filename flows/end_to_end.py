@@ -17,6 +17,7 @@ from albert.checkpoints import find_source, names_checkpoint
 from albert.pretraining import PretrainResult, read_settings
 from albert.tasks import load_task, read_split
 from data.cleaning import GuardRules, find_leak
+from data.errors import InputError
 from data.files import write_text
 from data.options import values_of
 from data.refresh import GateRules, InstanceRules
@@ -110,7 +111,9 @@ def make_corpus(
     text: TextOptions,
     options: EndToEndOptions | ExperimentOptions,
 ) -> None:
-    """Refresh one of a run's corpora, and say at once what it holds and what was left out of it."""
+    """Refresh one of a run's corpora, and say at once what it holds and what was left out of it. Raises
+    InputError if a single document is left.
+    """
     outcome = refresh_corpus(
         corpus=name,
         source=tuple(sources),
@@ -124,6 +127,8 @@ def make_corpus(
         gates=GateRules(max_lost_documents=1.0, max_unknown_share=text.max_unknown_share),
     )
     say(describe_refresh(outcome))
+    if outcome.result.documents < 2:
+        raise InputError(f"{name} has one document; some are held out and not trained on: give it more")
 
 
 def pretrain(corpus: str, init: str, steps: int, options: EndToEndOptions) -> PretrainResult:

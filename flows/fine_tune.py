@@ -73,6 +73,7 @@ class ModelFacts:
     corpora: Corpora = ()  # it was pretrained on, to be searched for texts of dev and test
     # whether they hold, in other documents, the texts that the corpus of the field holds out
     has_read_held_out: bool = False
+    unsearched: Sequence[str] = ()  # a sentence for each corpus that is not searched
 
 
 def compare(
@@ -99,26 +100,25 @@ def compare(
         reference = replace(corpora, domain=None) if known.has_read_held_out else corpora
         work = partial(measure_model, model, candidate, workspace, reference, known.corpora)
         measured.append(measure(candidate.name, work))
-    return replace(result, models=tuple(measured))
+    unsearched = dict.fromkeys(line for known in facts for line in known.unsearched)
+    return replace(result, models=tuple(measured), notes=(*result.notes, *unsearched))
 
 
 def default_facts(
     workspace: Workspace, settings: FineTuneSettings, corpora: CorporaOptions
 ) -> list[ModelFacts]:
     """What each model was pretrained on, by the catalog or the options."""
-    rows = settings.recipes().values()
-    return [
-        ModelFacts(
-            corpora_to_search(
-                workspace,
-                [settings.models[at] for at in row],
-                corpora,
-                # of several models the first has not read the corpus of the field
-                has_read_domain=number > 0 or len(rows) == 1,
-            )
+    rows, facts = settings.recipes().values(), []
+    for number, row in enumerate(rows):
+        searched, unsearched = corpora_to_search(
+            workspace,
+            [settings.models[at] for at in row],
+            corpora,
+            # of several models the first has not read the corpus of the field
+            has_read_domain=number > 0 or len(rows) == 1,
         )
-        for number, row in enumerate(rows)
-    ]
+        facts.append(ModelFacts(searched, unsearched=unsearched))
+    return facts
 
 
 @dataclass(frozen=True, slots=True)

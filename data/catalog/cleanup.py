@@ -49,7 +49,9 @@ def collect_garbage(workspace: Workspace, *, keep: int | None = None, dry_run: b
     with ExitStack() as locks:
         corpora = list_corpora(workspace)
         for corpus in corpora:
-            locks.enter_context(corpus_lock(workspace, corpus))
+            # where there is no lock file, nobody refreshes the corpus, and a dry run leaves none
+            if not dry_run or workspace.lock(f"refresh-{corpus}").exists():
+                locks.enter_context(corpus_lock(workspace, corpus))
         with read_catalog(workspace) as db:
             trained_on = set().union(*versions_read(db).values())
             versions = [version for version in old_versions(db, keep) if version not in trained_on]
@@ -76,7 +78,8 @@ def _uncommitted_files(
 
     Hold the lock of each of these corpora before removing them: a refresh's new files are among them.
     """
-    folders = [folder(corpus) for corpus in corpora for folder in (workspace.shards, workspace.documents)]
+    rooms = (workspace.shards, workspace.documents, workspace.staging)
+    folders = [room(corpus) for corpus in corpora for room in rooms]
     suffixes = (".parquet", TEMPORARY_SUFFIX)
     paths = [path for folder in folders for path in sorted(folder.glob("*"))]
     files = [path for path in paths if path.suffix in suffixes and path.is_file()]

@@ -19,6 +19,7 @@ from .measurements import added_mlm_loss as added_mlm_loss
 from .measurements import corpora_to_search as corpora_to_search
 from .measurements import domain_words as domain_words
 from .measurements import measure_model as measure_model
+from .mistakes import explain as explain
 from .mistakes import failed as failed
 from .plans import FineTunePlan as FineTunePlan
 from .plans import PretrainingPlan as PretrainingPlan

@@ -21,7 +21,6 @@ from albert.evaluation import (
 )
 from albert.finetuning import Candidate, measure_cost
 from data.catalog import (
-    CorpusRead,
     Lineage,
     Statistics,
     has_catalog,
@@ -36,7 +35,6 @@ from data.cleaning import CleaningRules, Leak, clean_text, find_leak, sides_of
 from data.refresh import corpus_words
 from data.tokenization import find_tokenizer, free_slots, load_tokenizer
 from data.workspace import Workspace
-from flows.orchestration.logs import say
 from flows.orchestration.settings import CorporaOptions
 
 DOMAIN_WORDS = 200
@@ -89,11 +87,12 @@ def _rows(candidate: Candidate, split: str) -> Rows:
 
 def corpora_to_search(
     workspace: Workspace, checkpoints: Sequence[Path], options: CorporaOptions, *, has_read_domain: bool
-) -> Corpora:
-    """The corpora that checkpoints were pretrained on, to be searched for texts of the task.
+) -> tuple[Corpora, list[str]]:
+    """The corpora that checkpoints were pretrained on, to be searched for texts of the task; and a sentence
+    for each that is too large to be searched unasked.
 
     By the catalog, if runs of the workspace wrote them; what came from elsewhere has read what the options
-    say. Corpora too large to be searched unasked are left out, which is said.
+    say.
     """
     behind = [Lineage(frozenset(), str(checkpoint)) for checkpoint in checkpoints]
     if has_catalog(workspace):
@@ -106,20 +105,17 @@ def corpora_to_search(
     if is_from_elsewhere or any(names_checkpoint(one.start) for one in behind):
         named = [options.general, options.domain if is_from_elsewhere and has_read_domain else None]
     known = {corpus.name for corpus in found}
-    return (
+    asked = (options.general, options.domain)
+    too_large = [one for one in found if one.characters > MOST_SEARCHED and one.name not in asked]
+    searched = (
         *((name, None) for name in dict.fromkeys(named) if name and name not in known),
-        *((corpus.name, corpus.version) for corpus in found if _is_searched(corpus, options)),
+        *((corpus.name, corpus.version) for corpus in found if corpus not in too_large),
     )
-
-
-def _is_searched(corpus: CorpusRead, options: CorporaOptions) -> bool:
-    if corpus.characters <= MOST_SEARCHED or corpus.name in (options.general, options.domain):
-        return True
-    say(
-        f"{corpus.name} is not searched for texts of the task, as it has {corpus.characters:,} characters: "
-        f"--corpora.domain {corpus.name} searches it"
-    )
-    return False
+    return searched, [
+        f"not searched for texts of the task: {one.name}, as it has {one.characters:,} "
+        f"characters (--corpora.domain {one.name} searches it)"
+        for one in too_large
+    ]
 
 
 def contamination(

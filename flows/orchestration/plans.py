@@ -111,7 +111,8 @@ def plan_refreshing(options: RefreshOptions) -> RefreshPlan | Answer:
     pretrain_if = None
     if options.drift.pretrain_if is not None:
         pretrain_if = parse_condition(options.drift.pretrain_if)
-        if find_checkpoint(Workspace(settings.workspace), settings.corpus) is None:
+        # a first version has nothing to drift from
+        if plan.current and find_checkpoint(Workspace(settings.workspace), settings.corpus) is None:
             raise InputError(
                 f"drift.pretrain_if: no checkpoint of a completed pretraining on {settings.corpus} to start "
                 "from: run continued-pretraining once"

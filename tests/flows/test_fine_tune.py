@@ -8,12 +8,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from prefect import flow
 
 from albert.checkpoints import average, convert
 from albert.finetuning import FineTuneSettings
 from data.workspace import Workspace
 from flows import fine_tune
-from flows.orchestration import CorporaOptions, Reported, corpora_to_search, describe_report
+from flows.orchestration import (
+    CorporaOptions,
+    FineTuneOptions,
+    Reported,
+    corpora_to_search,
+    describe_report,
+    plan_fine_tuning,
+)
 from flows.orchestration.measurements import contamination
 from tests.albert.report_samples import BASE, BETTER, comparison, pretraining, report_of
 from tests.conftest import save_small_model
@@ -69,7 +77,7 @@ def test_the_version_that_was_read_is_searched(tmp_path, samples, vocabulary_fil
         rules = {"gates": {"max_lost_documents": 1}}
         make_corpus(place.root, "tea", samples / source, vocabulary_file, **rules)
     record(place, "old")
-    searched = corpora_to_search(
+    searched, _ = corpora_to_search(
         place, [place.model("old") / "checkpoint-1"], CorporaOptions(), has_read_domain=True
     )
     assert searched == (("tea", 1),)
@@ -105,12 +113,21 @@ def test_an_average_and_a_copy_have_read_what_their_checkpoints_have(place, tmp_
     assert [name for name, _ in facts[1].corpora] == ["law", "field", "general", "tea"]
 
 
-def test_a_corpus_too_large_to_be_searched_unasked_is_named(place, monkeypatch, capsys):
+@pytest.mark.slow
+@pytest.mark.usefixtures("prefect_server")
+def test_a_report_names_a_corpus_too_large_to_be_searched_unasked(place, monkeypatch, tokenizer, tmp_path):
     monkeypatch.setattr("flows.orchestration.measurements.MOST_SEARCHED", 100)
     first = place.model("first") / "checkpoint-1"
     assert read_by(place, first, general="general") == [()]
-    assert "--corpora.domain tea searches it" in "".join(capsys.readouterr())
     assert read_by(place, first, domain="tea") == [("tea",)]
+    save_small_model(first, tokenizer)
+    (tmp_path / "pairs.tsv").write_text("绿茶怎么泡\t绿茶如何泡\t1\n红茶\t水温多高\t0\n", encoding="utf-8")
+    options = FineTuneOptions(
+        task="lcqmc-probe", dev=str(tmp_path / "pairs.tsv"), model=(str(first),), workspace=str(place.root)
+    )
+    plan = plan_fine_tuning(options)
+    (note,) = flow(lambda: fine_tune.compare(options, plan).notes, name="compare")()
+    assert "not searched for texts of the task: tea" in note and "--corpora.domain tea searches it" in note
 
 
 def test_what_is_printed_of_a_comparison_names_the_model_that_stayed_at_chance_level(tmp_path):

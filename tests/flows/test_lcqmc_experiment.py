@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from flows.lcqmc_experiment import draw_lines
-from tests.commands import complete
+from tests.commands import complete, run_here, typed_as
 from tests.conftest import few_examples, few_texts, save_small_model
+from tests.corpora import NEW
 
 
 def test_fewer_examples_are_among_more(tmp_path):
@@ -64,3 +65,9 @@ def test_two_fields_are_each_judged_on_both_tasks(tokenizer, prefect_server, tmp
     # what was made is used again, and what there is no time for is named
     again = complete("lcqmc-experiment", given | {"minutes": 1e-9}, **prefect_server)
     assert "Left out for lack of time: pretraining with seed 0." in again
+    # a field of one document is refused before anything is trained
+    (tmp_path / "one.txt").write_text(NEW, encoding="utf-8")
+    third = given["first"] | {"name": "third", "text": tmp_path / "one.txt"}
+    done = run_here("lcqmc-experiment", *typed_as(given | {"first": third}), **prefect_server)
+    assert done.returncode == 2 and "third has one document" in done.stderr
+    assert "third" not in " ".join(path.name for path in (tmp_path / "w/models").iterdir())

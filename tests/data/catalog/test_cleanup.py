@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 
 from data.catalog import (
@@ -10,6 +12,7 @@ from data.catalog import (
     sole_writer,
 )
 from data.errors import InputError
+from data.files import write_bytes
 from data.instances import verify
 from data.locks import hold
 from data.refresh import build_batch, commit
@@ -51,10 +54,14 @@ def test_files_that_no_kept_version_uses_are_removed(made):
     made.put("new", NEW)
     made.refresh()
     orphan = leave(made.place, "tea")
+    staged = made.place.staging("tea") / "listed.parquet"
+    write_bytes(staged, b"left")
+    shutil.rmtree(made.root / "locks")
     planned = collect_garbage(made.place, keep=2, dry_run=True)
-    assert planned.files == (made.place.relative(orphan),) and orphan.exists()
+    assert planned.files == tuple(map(made.place.relative, (orphan, staged))) and orphan.exists()
+    assert not (made.root / "locks").exists()  # a dry run writes nothing
     collect_garbage(made.place, keep=2)
-    assert not orphan.exists() and first <= files(made)
+    assert not orphan.exists() and not staged.exists() and first <= files(made)
     gone = collect_garbage(made.place, keep=1)
     assert gone.versions == (("tea", 1),)
     for path, digest in made.ask("select path, sha256 from shards"):

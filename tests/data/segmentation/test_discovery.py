@@ -102,6 +102,10 @@ def test_the_command_writes_a_dictionary(tmp_path, write, capsys):
     for no_text in (output.with_suffix(".tsv"), tmp_path):
         assert main(["corpus", "words", "--source", str(source), "--output", str(no_text)]) == 2
         assert "name a .txt file" in capsys.readouterr().err
+    # before the words are sought
+    for command in (["corpus", "words", "--source"], ["predict", "--model", "gone", "--input"]):
+        assert main([*command, str(source), "--output", str(source / "words.txt")]) == 2
+        assert "words.txt cannot be written (File exists): name another file" in capsys.readouterr().err
 
 
 def test_no_words_make_an_empty_dictionary(tmp_path):

@@ -1,6 +1,7 @@
 """Automations that are made anew; what they do is in test_server.py and test_serve.py."""
 
 import pytest
+from httpx import ConnectError
 from prefect.client.orchestration import get_client
 
 from flows.orchestration.automations import FAILURES, LOST
@@ -35,3 +36,12 @@ def test_an_automation_made_again_replaces_the_first_but_for_lost_runs_of_this_v
         (newer,) = client.read_automations_by_name(name)
         assert newer.id not in before and newer.trigger.within.total_seconds() == seconds + 30
     refused(automate("--pretrain-after-drift", 5), "no deployment continued-pretraining/default")
+
+
+def test_a_server_that_goes_away_meanwhile_is_told_in_a_line(monkeypatch):
+    def is_gone():
+        raise ConnectError("connection refused")
+
+    monkeypatch.setattr("flows.orchestration.automations.server_version", is_gone)
+    done = run_here("automations", "--lost-runs", PREFECT_API_URL="http://127.0.0.1:9/api")
+    refused(done, "Prefect's server does not answer any more")

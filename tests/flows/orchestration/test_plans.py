@@ -47,6 +47,7 @@ SOUND = {
         "second": FIELD | {"name": "coffee"},
     },
 }
+DRIFT = {"drift": {"pretrain_if": "drift>0"}}
 REFUSED = {
     "refresh-corpus": [
         ({"source": ["/no", "/nor/this"]}, "source /no does not exist; source /nor/this does"),
@@ -62,7 +63,7 @@ REFUSED = {
         ({"recipe": "HERE/recipe.yaml"}, "unknown mask; did you mean masking?"),
         ({"objective": "roberta", "instances": {"sop": "on"}}, "sop=on: the objective roberta has no"),
         ({"drift": {"event_if": "drift=0.3"}}, "'drift=0.3' is no condition"),
-        ({"drift": {"pretrain_if": "drift>0"}}, "no checkpoint of a completed pretraining on 茶"),
+        (DRIFT | {"corpus": "tea", "workspace": "MADE"}, "no checkpoint of a completed pretraining on tea"),
         ({"running": {"dask_address": "tcp://127.0.0.1:9"}, "workspace": "none"}, "paths must be absolute"),
     ],
     "continued-pretraining": [
@@ -148,6 +149,8 @@ def values(job, change, here, made):
 @pytest.mark.parametrize("job", JOBS)
 def test_what_can_work_is_planned(job, workspace, tmp_path):
     assert plan(job, values(job, {}, tmp_path, workspace))
+    if job == "refresh-corpus":  # a first version, before which nothing can have been pretrained
+        assert plan(job, values(job, DRIFT, tmp_path, workspace))
     if job == "fine-tune":
         corpora = {"corpora": {"domain": "tea", "general": "again"}, "workspace": "MADE"}
         assert plan(job, values(job, corpora, tmp_path, workspace))
