@@ -63,7 +63,7 @@ def _read_variable(index: Path, shards: list[Path], name: str, entry: Any) -> Te
         raise InputError(f"{name} in {index} is in data file {entry.shard}, which is not there")
     shape = tuple(dim.size for dim in entry.shape.dim)
     if entry.dtype not in _DTYPES:
-        raise InputError(f"{name} in {index} is of TensorFlow's type {entry.dtype}: only floats can be read")
+        raise InputError(f"{name} in {index} is of TensorFlow's type {entry.dtype}, which is not read")
     dtype, count = np.dtype(_DTYPES[entry.dtype]), math.prod(shape)
     if dtype.itemsize * count != entry.size or entry.offset + entry.size > path.stat().st_size:
         raise InputError(f"{path} is too short for {name} of shape {shape}: it is damaged")

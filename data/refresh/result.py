@@ -60,7 +60,7 @@ def unchanged_version(plan: Plan) -> RefreshResult | None:
         *(source.listing_path for source in plan.current_sources),
     ]
     is_whole = all((root / path).is_file() for path in paths)
-    # a source that is new or gone is told without reading the others
+    # a new or missing source shows without reading the others
     if not is_whole or [file.previous for file in plan.files] != [*plan.current_sources]:
         return None
     if any(is_changed(file, plan.recipe_hash) for file in plan.files):
