@@ -23,6 +23,7 @@ BERT = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1, "in
         {"layout": "bright", "norm": "pre", "tie_word_embeddings": False},
         *({"share": s} for s in ("attention", "ffn", "none")),
         {"layout": "bert", "share": "none", "embedding_size": 64, "classifier_dropout_prob": 0.0},
+        {"layout": "bert", "share": "none", "embedding_size": 64, "norm": "pre"},
     ],
 )
 def test_what_transformers_would_change_comes_back_the_same(change, tmp_path):
