@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from data.refresh.build import Piece
 from data.refresh.plan import SourceFile
-from data.storage import is_remote
+from data.storage import base_name, is_remote
 
 BATCH_WEIGHT = 64 << 20  # bytes that one task reads at most: ten seconds
 BATCH_SHARDS = 8  # that one task builds at most: ten seconds
@@ -29,7 +29,8 @@ def reading_batches(files: Sequence[SourceFile], workers: int) -> list[Batch[Sou
     """Group files in order, small neighbours together: a folder may hold a hundred thousand."""
     groups = _group(files, list(map(_reading_weight, files)), workers, BATCH_WEIGHT)
     more = [f" and {len(group) - 1:,} more" if len(group) > 1 else "" for group in groups]
-    return [Batch(group[0].name + rest, tuple(group)) for group, rest in zip(groups, more, strict=True)]
+    labels = [base_name(group[0].uri) + rest for group, rest in zip(groups, more, strict=True)]
+    return [Batch(label, tuple(group)) for label, group in zip(labels, groups, strict=True)]
 
 
 def building_batches(corpus: str, pieces: Sequence[Piece], workers: int) -> list[Batch[Piece]]:

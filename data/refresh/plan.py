@@ -41,10 +41,6 @@ class SourceFile:
     previous: Source | None = None  # as the current version read it
 
     @property
-    def name(self) -> str:
-        return base_name(self.uri)
-
-    @property
     def place(self) -> str:
         """Return its URI as people and the catalog see it."""
         return masked(self.uri)
@@ -95,10 +91,6 @@ class Changes:
     unchanged: int
     gone: tuple[str, ...]
     in_order: bool  # the sources that stay, as before: it decides which of two duplicates is the first
-
-    @property
-    def are_none(self) -> bool:
-        return not (self.recipe_changed or self.read or self.gone) and self.in_order
 
 
 def plan_refresh(settings: RefreshSettings) -> Plan:
@@ -274,7 +266,7 @@ def describe_changes(changes: Changes) -> str:
         lines = [f"{changes.corpus} is new: {len(changes.read)} source(s) would be read"]
     elif changes.recipe_changed:
         lines = [f"the recipe of {changes.corpus} changed: everything would be built anew"]
-    elif changes.are_none:
+    elif not (changes.read or changes.gone) and changes.in_order:
         return f"nothing would change: {changes.corpus} version {changes.version} is still current"
     else:
         order = "" if changes.in_order else ", in another order"
