@@ -55,7 +55,9 @@ def inspect(source: str, /, *, probe: str | None = None) -> None:
     print(checkpoint.report.table())
     checkpoint.check()
     print("\n".join(checkpoint.report.notices()) or "the encoder and both heads are complete")
-    if probe is not None:
+    if probe is not None and checkpoint.report.lacks("mlm."):
+        print("not probed: no head predicts masked words")
+    elif probe is not None:
         _probe(checkpoint, probe)
 
 

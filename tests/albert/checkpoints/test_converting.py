@@ -91,7 +91,8 @@ def happened(name):
 def test_a_folder_as_people_have_it_is_trained_on_and_converted(name, tmp_path, tokenizer, settings):
     source, target, again = (tmp_path / name for name in "abc")
     FOLDERS[name][0](source, tokenizer)
-    for done in (run("inspect", source), run("convert", source, target), run("convert", source, again)):
+    inspected = run("inspect", source, "--probe", TEXT)
+    for done in (inspected, run("convert", source, target), run("convert", source, again)):
         assert done.returncode == 0, done.stderr
     assert run("diff", target, again).returncode == 0  # a new head's weights too
     model, vocabulary = load_pretrained(source)
@@ -102,6 +103,7 @@ def test_a_folder_as_people_have_it_is_trained_on_and_converted(name, tmp_path, 
     assert model.config.tie_word_embeddings == ("untied" not in name)
     said, notices = happened(name), " ".join(load_model(source)[1].notices())
     assert said.startswith("trained") and ("still untied" in said) == ("untied" in name)
+    assert ("not probed" in inspected.stdout) == ("no MLM head" in notices)
     for ours, notice in (("MLM", "no MLM head"), ("sentence-order", "no SOP head"), ("pooler", "no pooler")):
         assert (ours in said) == (notice in notices), ours
     goes_the_whole_way(source, tmp_path, settings)
