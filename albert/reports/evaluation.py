@@ -155,11 +155,12 @@ def _difference_cells(comparison: Comparison, difference: Difference | None) -> 
 
 def evaluation_warnings(evaluations: Sequence[Comparison]) -> tuple[str, ...]:
     """Return a line for the top of the page for each reason to doubt the scores."""
-    return (
+    lines = (
         *_baseline_warnings(evaluations),
         *_contamination_warnings(evaluations),
         *_overlap_warnings(evaluations),
     )
+    return tuple(dict.fromkeys(lines))  # two comparisons on a task may give the same
 
 
 def _baseline_warnings(evaluations: Sequence[Comparison]) -> list[str]:

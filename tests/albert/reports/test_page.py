@@ -189,7 +189,8 @@ def test_a_contaminated_corpus_is_named_at_the_top():
     assert report.verdict.startswith("It helped") and not report.warnings
     # a baseline reads nothing
     rule = model("rule", [0.80], is_fixed=True, checkpoints=())
-    below, unclear, _ = report_of(replace(comparison(BASE, dirty), baselines=(rule,))).warnings
+    judged = replace(comparison(BASE, dirty), baselines=(rule,))
+    below, unclear, _ = report_of(judged, judged).warnings  # each once
     assert below.startswith("Below a baseline in accuracy on 茶事 test: base (−9.0 ± 4.3). The baseline,")
     assert unclear.startswith("Not clearly above") and "x (+0.9 ± 2.1, without the 7 of 200" in unclear
 
