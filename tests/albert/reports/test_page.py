@@ -131,7 +131,9 @@ def test_a_single_seed_has_no_interval():
     descriptions = descriptions_of(render(report))
     assert descriptions["Change against a"] == "b: 20.00, single values 20.00"
     assert descriptions["Test accuracy"].startswith("a: 70.00, single values 70.00")
-    assert scores_table(report.evaluations[0]).rows[0][1:3] == ("70.0", "70.0")
+    scores = scores_table(report.evaluations[0])
+    assert scores.rows[0][1:3] == ("70.0", "70.0")
+    assert scores.caption.endswith("No interval of a change: a has 1 seed, at least 3 are needed.")
 
 
 def test_the_verdict_says_what_was_forgotten(tmp_path):
