@@ -131,6 +131,8 @@ def scores_table(comparison: Comparison) -> Table:
         caption += " ECE: expected calibration error, averaged over seeds."
     if comparison.differences:
         caption += f" Changes are relative to {comparison.models[0].name}. {_CORRECTED}"
+    if unknown := dict.fromkeys(one.unknown for one in comparison.differences if one.unknown):
+        caption += f" No interval of a change: {'; '.join(unknown)}."
     if any(one.left_out for one in comparison.differences):
         caption += " Changes are on the examples that neither model alone may have read (see Contamination)."
     return Table.of(caption, records)
@@ -155,11 +157,12 @@ def _difference_cells(comparison: Comparison, difference: Difference | None) -> 
 
 def evaluation_warnings(evaluations: Sequence[Comparison]) -> tuple[str, ...]:
     """Return a line for the top of the page for each reason to doubt the scores."""
-    return (
+    lines = (
         *_baseline_warnings(evaluations),
         *_contamination_warnings(evaluations),
         *_overlap_warnings(evaluations),
     )
+    return tuple(dict.fromkeys(lines))  # two comparisons on a task may give the same
 
 
 def _baseline_warnings(evaluations: Sequence[Comparison]) -> list[str]:

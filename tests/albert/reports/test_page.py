@@ -131,7 +131,9 @@ def test_a_single_seed_has_no_interval():
     descriptions = descriptions_of(render(report))
     assert descriptions["Change against a"] == "b: 20.00, single values 20.00"
     assert descriptions["Test accuracy"].startswith("a: 70.00, single values 70.00")
-    assert scores_table(report.evaluations[0]).rows[0][1:3] == ("70.0", "70.0")
+    scores = scores_table(report.evaluations[0])
+    assert scores.rows[0][1:3] == ("70.0", "70.0")
+    assert scores.caption.endswith("No interval of a change: a has 1 seed, at least 3 are needed.")
 
 
 def test_the_verdict_says_what_was_forgotten(tmp_path):
@@ -189,7 +191,8 @@ def test_a_contaminated_corpus_is_named_at_the_top():
     assert report.verdict.startswith("It helped") and not report.warnings
     # a baseline reads nothing
     rule = model("rule", [0.80], is_fixed=True, checkpoints=())
-    below, unclear, _ = report_of(replace(comparison(BASE, dirty), baselines=(rule,))).warnings
+    judged = replace(comparison(BASE, dirty), baselines=(rule,))
+    below, unclear, _ = report_of(judged, judged).warnings  # each once
     assert below.startswith("Below a baseline in accuracy on 茶事 test: base (−9.0 ± 4.3). The baseline,")
     assert unclear.startswith("Not clearly above") and "x (+0.9 ± 2.1, without the 7 of 200" in unclear
 
