@@ -60,10 +60,9 @@ def sync_all(paths: Sequence[Path]) -> None:
 
 
 def check_output(path: Path) -> None:
-    """Raise InputError if `--output` cannot be written to this path, whose folder is made."""
+    """Raise InputError if `--output` cannot be written to this path. Leaves nothing behind."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=path.parent).close()
+        TemporaryFile(dir=next(folder for folder in path.absolute().parents if folder.exists())).close()
     except OSError as error:
         raise InputError(f"--output {path} cannot be written ({error.strerror}): name another file") from None
 

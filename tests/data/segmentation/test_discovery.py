@@ -105,7 +105,9 @@ def test_the_command_writes_a_dictionary(tmp_path, write, capsys):
     # before the words are sought
     for command in (["corpus", "words", "--source"], ["predict", "--model", "gone", "--input"]):
         assert main([*command, str(source), "--output", str(source / "words.txt")]) == 2
-        assert "words.txt cannot be written (File exists): name another file" in capsys.readouterr().err
+        assert "words.txt cannot be written (Not a directory): name another file" in capsys.readouterr().err
+    assert main([*command, str(source), "--output", str(tmp_path / "new" / "words.txt")]) == 2
+    assert "gone" in capsys.readouterr().err and not (tmp_path / "new").exists()
 
 
 def test_no_words_make_an_empty_dictionary(tmp_path):
