@@ -15,6 +15,7 @@ from albert.evaluation import (
     Cloze,
     Contamination,
     HeldOut,
+    Intrinsic,
     ModelResult,
     measure_intrinsic,
     measure_mlm_losses,
@@ -63,13 +64,22 @@ def measure_model(
     )
     intrinsic = None
     if candidate.is_own and (reference.domain or reference.general):
-        intrinsic = measure_intrinsic(
+        intrinsic = _intrinsic(
             candidate.path,
-            domain=find_held_out(workspace, reference.domain, candidate.path),
-            general=find_held_out(workspace, reference.general, candidate.path),
-            cloze=find_cloze(workspace, reference.domain) if reference.domain else (),
+            candidate.checksum,
+            find_held_out(workspace, reference.domain, candidate.path),
+            find_held_out(workspace, reference.general, candidate.path),
+            find_cloze(workspace, reference.domain) if reference.domain else (),
         )
     return replace(model, cost=measure_cost(candidate), contamination=leaks, intrinsic=intrinsic)
+
+
+@lru_cache(maxsize=32)
+def _intrinsic(
+    checkpoint: Path, checksum: str, domain: HeldOut | None, general: HeldOut | None, cloze: tuple[Cloze, ...]
+) -> Intrinsic:
+    """Measure a checkpoint once for all the tasks and numbers of labels of an experiment."""
+    return measure_intrinsic(checkpoint, domain=domain, general=general, cloze=cloze)
 
 
 def added_mlm_loss(workspace: Workspace, corpus: str, checkpoint: Path) -> float | None:
