@@ -41,10 +41,19 @@ def crossed(rng: np.random.Generator, U: int, n: int, unit: float, own: float) -
     return unit * rng.normal(size=(U, 1)) + n**0.5 * ((1 - own) ** 0.5 * shared + own**0.5 * rest)
 
 
-def interval(values: np.ndarray, truth: float = 0.0) -> Interval:
-    """The interval of linearised values [U, n]."""
-    found = estimate(values)
+def interval(*arms: np.ndarray, truth: float = 0.0) -> Interval:
+    """The interval of linearised values [U, n], or of the sum of several."""
+    found = estimate(*arms)
     return found.mean - truth, found.half_width or 0.0
+
+
+def recipes(rng: np.random.Generator, unit: float, common: float) -> Interval:
+    """Of two recipes' three runs each; a run has the part `common` of its variance from one of the other's."""
+    runs = rng.normal(size=(3, 1))
+    arms = [
+        crossed(rng, 3, 60, (1 - common) ** 0.5 * unit, 0.7) + common**0.5 * unit * runs for _ in range(2)
+    ]
+    return interval(arms[0], -arms[1])
 
 
 def difference(rng: np.random.Generator, sizes: np.ndarray, U: int, unit: float, own: float) -> Interval:
@@ -76,7 +85,7 @@ def agreeing(own: float, runs: int) -> list[Interval]:
 
 def accuracy(rng: np.random.Generator, rate: float, n: int) -> Interval:
     right = rng.random(n) < rate
-    return interval(linearised("accuracy", mean_statistics(right)[None]), rate)
+    return interval(linearised("accuracy", mean_statistics(right)[None]), truth=rate)
 
 
 def held_out_change(rng: np.random.Generator, D: int, deviation: float) -> Interval:
@@ -125,7 +134,7 @@ def score_and_change(
     truth = float(np.mean([score(metric, draw(rng, **given)[0].sum(1)) for _ in range(4 * runs)]))
 
     def of_score(rng: np.random.Generator) -> Interval:
-        return interval(linearised(metric, *draw(rng, **given))[:1], truth)
+        return interval(linearised(metric, *draw(rng, **given))[:1], truth=truth)
 
     def of_change(rng: np.random.Generator) -> Interval:
         return interval(np.diff(linearised(metric, *draw(rng, **given)), axis=0))
@@ -154,6 +163,9 @@ def others(runs: int) -> Iterator[tuple[str, Sequence[float]]]:
             f"change, the tenth whose three seeds agree most, own part {own}",
             [coverage(agreeing(own, runs))],
         )
+    for name, common in (("which share nothing", 0), ("which share half of their variance", 0.5)):
+        shares = [coverage(simulate(partial(recipes, unit=unit, common=common), runs)) for unit in DEVIATIONS]
+        yield f"two recipes of three pretraining runs, {name}: {', '.join(map(str, DEVIATIONS))}", shares
     for name, sizes in (
         ("one of 20 groups holds half of the examples", np.repeat([190.0, 10.0], [1, 19])),
         ("two of 30 groups hold six tenths", np.repeat([210.0, 10.0], [2, 28])),

@@ -74,7 +74,7 @@ def _with_drift(model: ModelResult, first: ModelResult) -> ModelResult:
 def _difference(
     comparison: Comparison, baseline: ModelResult, model: ModelResult, *outcomes: np.ndarray
 ) -> Difference:
-    """Seeds of two checkpoints are paired, as are equally many pretraining runs of two recipes, in order.
+    """Seeds of two checkpoints are paired; pretraining runs of two recipes are not, as they share nothing.
 
     Examples that only one of the two may have read are left out, unless too few remain.
     """
@@ -86,7 +86,7 @@ def _difference(
         _units(comparison, one, of_model[:, kept], kept)
         for one, of_model in zip((baseline, model), outcomes, strict=True)
     )
-    is_paired = len(first) == len(second) and (len(baseline.checkpoints) > 1) == (len(model.checkpoints) > 1)
+    is_paired = len(first) == len(second) and max(len(baseline.checkpoints), len(model.checkpoints)) <= 1
     found = estimate(second - first) if is_paired else estimate(second, -first)
     values = second.mean(1) - (first.mean(1) if is_paired else first.mean())
     is_primary = baseline is comparison.models[0] and model.name == comparison.primary

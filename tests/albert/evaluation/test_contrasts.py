@@ -1,6 +1,7 @@
 """Verdicts from outcomes: which contrast counts, what is paired, and where nothing can be told."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -68,6 +69,20 @@ def test_runs_of_a_recipe_are_the_units_and_the_page_says_so():
         recipe, checkpoints=tuple("ab"), seeds=one.seeds[:6], outcomes=pack(unpack(one.outcomes)[:6])
     )
     assert "recipe has 2 pretraining runs, at least 3 are needed" in verdict(comparison(BASE, two))
+
+
+def test_the_order_in_which_pretraining_runs_are_named_changes_nothing():
+    one, other = (
+        replace(model(name, runs), checkpoints=tuple("abc"), checksums=tuple("abc"))
+        for name, runs in (("base", [0.70, 0.75, 0.80]), ("other", [0.77, 0.82, 0.87]))
+    )
+    found = {
+        comparison(one, replace(other, outcomes=pack(unpack(other.outcomes)[list(order)])))
+        .differences[0]
+        .half_width
+        for order in permutations(range(3))
+    }
+    assert max(found) == pytest.approx(min(found))
 
 
 @pytest.mark.parametrize(
