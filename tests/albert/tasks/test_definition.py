@@ -216,6 +216,21 @@ def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(read):
     assert [one.text for one in split.examples] == ["好\r的", f'"{long}'] and not split.skipped
 
 
+def test_of_a_csv_the_rows_whose_quotes_do_not_match_are_skipped(read):
+    long = "茶" * 200_000
+    rows = f'text,label\n"好,1\n{long},0\n"香"茶,1\n"两\n行",0\n'
+    split = read("t.csv", rows, "t")
+    assert [one.text for one in split.examples] == [long, "两\n行"]
+    faults = [line.partition("row ")[2] for line in split.skipped]
+    assert faults == [f"{row}: its quotes do not match" for row in (2, 4)]
+    task = Task(name="t", header=("text", "label"))
+    assert len(read("t.csv", rows.partition("\n")[2], task).examples) == 2
+    # without a label, as the first row that can be read shows
+    assert len(read("t.csv", '"好\n香\n', task, is_labelled=False).examples) == 1
+    with pytest.raises(InputError, match="no text column .*columns: 好, 1"):
+        read("t.csv", '"text,label\n好,1\n坏,0\n', "t")
+
+
 @pytest.mark.parametrize(
     "task, file, content, message",
     [
