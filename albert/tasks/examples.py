@@ -223,7 +223,9 @@ def read_lines(path: Path) -> Iterator[str]:
         if encoding is None:
             raise InputError(f"{path} is not text in a known encoding: save it as UTF-8, a workbook as .csv")
         encoding = "utf-8-sig" if encoding == "utf-8" else encoding
-        with opened(path, "rt", encoding=encoding, newline="\n") as text:
+        # a carriage return ends a line only where nothing else does: a text may hold one
+        newline = "\n" if b"\n" in sample else None
+        with opened(path, "rt", encoding=encoding, newline=newline) as text:
             for line in text:
                 yield line.rstrip("\r\n")
     except (UnicodeDecodeError, EOFError, zlib.error, OSError) as error:

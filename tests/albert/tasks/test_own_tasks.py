@@ -85,8 +85,9 @@ def test_a_table_is_read_as_excel_saves_it(mark, encoding, read, tmp_path):
     ]
     lines = [mark.join(f'"{cell}"' if mark in cell else cell for cell in row) for row in rows]
     (tmp_path / "t.yaml").write_text("name: t\ncolumns: {text: 评论, label: 推荐}\nlabels: [no, yes]\n")
-    split = read("t.csv", "\r\n".join([*lines, ""]).encode(encoding), str(tmp_path / "t.yaml"))
-    assert [[one.text, one.label] for one in split.examples] == rows[1:] and not split.skipped
+    for end in ("\r\n", "\r"):  # of Windows, and of Excel's format for the Macintosh
+        split = read("t.csv", end.join([*lines, ""]).encode(encoding), str(tmp_path / "t.yaml"))
+        assert [[one.text, one.label] for one in split.examples] == rows[1:] and not split.skipped
 
 
 CLUENER = {"text": "杭州产茶", "label": {"地名": {"杭州": [[0, 1]]}, "物品": {"茶": [[3, 3]]}}}
