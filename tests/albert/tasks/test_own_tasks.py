@@ -21,25 +21,27 @@ def test_what_parts_of_a_task_have_in_common_is_counted_and_can_be_dropped(tmp_p
         "train": [
             ("这家店的茶叶很香，价格也公道。", 1),
             ("送来的茶叶全碎了，客服不理人，我再也不会来这里买。", 0),
+            ("👍👍", 1),
             ("水很好喝", 1),
             ("壶漏水", 0),
         ],
         "dev": [
             ("這家店的茶葉很香 价格也公道", 1),
             ("送来的茶叶都碎了，客服不理人，我再也不会来这里买。", 0),
-            ("炒锅太烫", 0),
+            *((f"炒锅太烫{mark}", 0) for mark in ("！", "", "。")),
+            ("👍👍", 1),
         ],
         "test": [("炒锅太烫", 0), ("杯子小巧", 1)],
     }
     paths = {name: table(tmp_path / f"{name}.tsv", "text label", lines) for name, lines in rows.items()}
     data = read_task(Task(name="t"), paths)
     counts = [(one.split, one.earlier, one.examples, one.identical, one.near) for one in data.overlaps]
-    assert counts == [("dev", "train", 3, 0, 2), ("test", "dev", 2, 1, 0)]
+    assert counts == [("dev", "train", 6, 1, 2), ("test", "dev", 2, 1, 0)]
     assert data.overlaps[1].shown == (("炒锅太烫", "炒锅太烫"),)
     less = read_task(Task(name="t"), paths, drop_overlap=True)
     assert [one.text for one in less.splits["train"].examples] == ["水很好喝", "壶漏水"]
-    assert less.dropped == 2 and less.overlaps == data.overlaps
-    table(paths["dev"], "text label", rows["train"][2:])
+    assert less.dropped == 3 and less.overlaps == data.overlaps
+    table(paths["dev"], "text label", rows["train"][3:])
     with pytest.raises(InputError, match="nothing is left to learn"):
         read_task(Task(name="t"), {"train": copied(paths["dev"]), "dev": paths["dev"]}, drop_overlap=True)
     with pytest.raises(InputError, match="--train and --test are the same file"):
