@@ -92,7 +92,7 @@ def _tags_of(row: Mapping[str, Any], tokens: Sequence[str]) -> list[str]:
     text, tags = "".join(tokens), ["O"] * len(tokens)
     for kind, begin, end, words in _entities(label):
         words = text[begin:end] if words is None else words
-        if not 0 <= begin < end <= len(text) or text[begin:end] != words:
+        if not 0 <= begin < end <= len(text) or text[begin:end].split() != words.split():
             raise ValueError(f"{words!r} is not at {begin} to {end - 1}")
         if set(tags[begin:end]) != {"O"}:
             raise ValueError(f"{words!r} overlaps another entity")
@@ -109,7 +109,9 @@ def _entities(label: dict[str, Any] | list[Any]) -> Iterator[tuple[str, int, int
         return
     for one in label:
         if isinstance(one, dict):  # Label Studio's JSON-MIN
-            yield from ((kind, one["start"], one["end"], None) for kind in one["labels"])
+            # its words have single spaces, and \n in place of a line's end
+            words = one["text"].replace("\\n", " ") if "text" in one else None
+            yield from ((kind, one["start"], one["end"], words) for kind in one["labels"])
         else:  # doccano's
             yield one[2], one[0], one[1], None
 

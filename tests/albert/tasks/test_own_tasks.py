@@ -98,6 +98,8 @@ LABEL_STUDIO = {
     "text": "杭州产茶",
     "label": [{"start": 0, "end": 2, "labels": ["地名"]}, {"start": 3, "end": 4, "labels": ["物品"]}],
 }
+# of spaces it keeps one, and a line's end is written as \n
+SPACED = {"text": "杭  州\n茶", "label": [{"start": 0, "end": 6, "text": "杭 州\\n茶", "labels": ["地名"]}]}
 
 
 @pytest.mark.parametrize(
@@ -125,8 +127,8 @@ def test_entities_of_every_format_are_the_same(file, content, read):
 def test_a_text_that_was_annotated_in_label_studio_may_have_no_entity(read):
     plain = {"text": "水", "annotation_id": 2}
     others = [{**plain, "annotation_id": None}, {**plain, "another": LABEL_STUDIO["label"]}]
-    split = read("t.json", [LABEL_STUDIO, plain, *others], "msra_ner")
-    assert [len(one.tags) for one in split.examples] == [4, 1] and split.examples[1].tags == ("O",)
+    split = read("t.json", [LABEL_STUDIO, plain, *others, SPACED], "msra_ner")
+    assert [len(one.tags) for one in split.examples] == [4, 1, 6] and split.examples[1].tags == ("O",)
     assert [line.split(": ")[1] for line in split.skipped] == ["no entities under 'label'"] * 2
 
 
@@ -136,6 +138,8 @@ def test_a_text_that_was_annotated_in_label_studio_may_have_no_entity(read):
         ({"地名": {"杭州": [[1, 2]]}}, "'杭州' is not at 1 to 2"),
         ({"地名": {"杭州": [[0, 1]], "杭": [[0, 0]]}}, "'杭' overlaps another entity"),
         ([[3, 5, "物品"]], "'茶' is not at 3 to 4"),
+        # Label Studio counts an emoji before it twice
+        ([{"start": 1, "end": 3, "text": "杭州", "labels": ["地名"]}], "'杭州' is not at 1 to 2"),
         ("地名", "no entities under 'label'"),
         *(
             (label, "not in a format of the task")
