@@ -46,8 +46,8 @@ def _rows_of_table(path: Path) -> Iterator[Row]:
     lines = read_lines(path)
     first = next(lines, "")
     tokens, _, tags = first.partition("\t")
-    # a first line that holds tags, or tokens alone, is a row
-    is_row = all(map(_is_tag, tags.split())) if tags.strip() else " " in tokens.strip()
+    # names of columns are neither several tokens nor tags
+    is_row = " " in tokens.strip() or (tags.strip() != "" and all(map(_is_tag, tags.split())))
     for number, line in enumerate(chain([first], lines), 1):
         if line.strip() and (number > 1 or is_row):
             tokens, _, tags = line.partition("\t")

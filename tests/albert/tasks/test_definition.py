@@ -157,6 +157,9 @@ def test_a_token_may_be_a_space_and_bad_sentences_are_named(tmp_path):
     assert data.labels == ("O", "B-LOC", "I-LOC")
     first, second = data.splits["train"].skipped
     assert "row 5: unknown tag ''" in first and "row 8: tag 'I-LOC' follows 'O'" in second
+    (tmp_path / "t.tsv").write_text("茶 香\tB-LOC X\n水\tB-LOC\n", encoding="utf-8")
+    _, split = read_split(tmp_path / "t.tsv", load_task("msra_ner"))
+    assert len(split.examples) == 1 and "row 1: unknown tag 'X'" in split.skipped[0]
 
 
 @pytest.mark.parametrize(
