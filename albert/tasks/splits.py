@@ -65,8 +65,8 @@ def read_split(path: Path, task: Task, *, is_labelled: bool = True) -> tuple[Tas
         raise InputError(f"no usable example in {path}{first}")
     if task.group is not None and is_labelled and None in (one.group for one in examples):
         raise InputError(
-            f"task {task.name}: no column {task.group!r} for groups in each row of {path}; only tables and "
-            "JSON lines of one sentence or question have columns"
+            f"task {task.name}: no column {task.group!r} for groups in each row of {path}, or an empty one; "
+            "only tables and JSON lines of one sentence or question have columns"
         )
     return task, Split(path, tuple(examples), tuple(skipped))
 

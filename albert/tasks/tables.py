@@ -172,9 +172,9 @@ def _labels(row: Mapping[str, Any], column: str, task: Task) -> tuple[str, ...]:
 
 
 def cell_of(row: Mapping[str, object], column: str | None) -> str | None:
-    """The value of a column as text; None without such a column, or a value."""
+    """The value of a column as text; None without such a column, or where it is empty."""
     value = row.get(column) if column is not None else None
-    return None if value is None else str(value)
+    return None if value in (None, "") else str(value)
 
 
 def _with_marks(text: str, target: Mapping[str, Any]) -> str:

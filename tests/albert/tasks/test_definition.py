@@ -177,12 +177,16 @@ def test_labels_of_tagged_tokens_are_kinds_of_entities_or_tags(labels, read):
     [
         ("single", "t.tsv", "text\tlabel\tlaw\n甲\t0\t民\n乙\t1\t刑\n丙\t0\t民\n"),
         ("single", "no.tsv", "text\tlabel\n甲\t0\n"),
+        ("single", "empty.tsv", "text\tlabel\tlaw\n甲\t0\t民\n乙\t1\t\n"),
         ("span", "t.csv", "context,question,answer,law\n甲乙,哪个,甲,一\n甲乙,谁,乙,二\n丙,什么,丙,一\n"),
         ("tokens", "t.jsonl", [{"tokens": ["甲"], "tags": ["O"], "law": law} for law in (1, 2, 1)]),
         ("tokens", "t.txt", "甲 B-x\n\n乙 B-x\n"),
         ("choice", "t.json", '[[["甲"], [{"question": "?", "choice": ["甲", "乙"], "answer": "甲"}], "1"]]'),
     ],
-    ids=["texts", "texts without it", "questions", "tagged rows", "tagged lines", "choices"],
+    ids=[
+        "texts", "texts without it", "texts where it is empty", "questions", "tagged rows", "tagged lines",
+        "choices",
+    ],
 )  # fmt: skip
 def test_groups_are_read_where_rows_have_columns_and_refused_elsewhere(kind, file, rows, read):
     task = Task(name="t", kind=Kind(kind), group="law")
