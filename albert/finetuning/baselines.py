@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -108,7 +109,8 @@ def _fitted(classifier: LogisticRegression, candidate: Candidate, features: Feat
     """
     several = candidate.data.task.kind is Kind.MULTILABEL
     fitted = OneVsRestClassifier(classifier) if several else classifier
-    fitted.fit(features("train"), candidate.encoded["train"].targets)
+    with warnings.catch_warnings(action="ignore"):  # of a label that all texts have, or none
+        fitted.fit(features("train"), candidate.encoded["train"].targets)
 
     def score(split: str) -> np.ndarray:
         found = features(split)

@@ -12,6 +12,7 @@ from albert.evaluation import chance_of
 from albert.finetuning import fine_tune, read_task, train_models
 from albert.finetuning.baselines import rule_runs
 from albert.reports.evaluation import protocol
+from albert.tasks import Task
 from tests.albert.checkpoints.test_auto_models import save_other
 from tests.albert.finetuning.examples import filler, prepared, settings_of, table
 from tests.albert.report_samples import report_of
@@ -36,6 +37,10 @@ def test_a_word_decides_a_label(tmp_path, model_folder):
     (tmp_path / "several.yaml").write_text("name: several\nkind: multilabel\n")
     found = scores_of(str(tmp_path / "several.yaml"), path, model_folder)
     assert found == {"character TF-IDF, logistic regression": 1.0}
+    # nothing is to be learnt of a label that all texts have, or none
+    always = table(tmp_path / "always.tsv", "text label", [(text, f"{label},茶") for text, label in rows])
+    task = Task(name="t", kind="multilabel", labels=("好", "坏", "园", "茶", "水"))
+    assert scores_of(task, always, model_folder) == found
     data = read_task(settings_of(str(tmp_path / "several.yaml"), path, model_folder))
     # 40 of 60 texts have 好, 30 have 园, 20 have 坏: the first two, for each text, are right in 70 of 120;
     # all three have the best mean F1; 30 texts have 好 alone
