@@ -64,10 +64,11 @@ def _labels(candidate: Candidate) -> Rules:
 
 def _numbers(candidate: Candidate) -> Rules:
     """TF-IDF with ridge regression, and for pairs the cosine of their vectors."""
-    features = _features(candidate)
+    features, gold = _features(candidate), candidate.encoded["train"].targets
+    in_deviations = (gold - gold.mean()) / (gold.std() or 1)  # as a model's scores are
 
     def fitted(strength: float) -> Score:
-        ridge = Ridge(alpha=1 / strength).fit(features("train"), candidate.encoded["train"].targets)
+        ridge = Ridge(alpha=1 / strength).fit(features("train"), in_deviations)
         return lambda split: ridge.predict(features(split))[:, None]
 
     yield "character TF-IDF, ridge regression", _best(candidate, map(fitted, _STRENGTHS))
