@@ -119,7 +119,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str] | str]]:
     lines = (f"{line}\n" for line in read_lines(path))
     kind = "csv" if suffix_of(path) == ".csv" else "tsv"
     for number, (_, row, _) in enumerate(table_rows(lines, kind), 1):
-        yield number, "its quotes do not match" if isinstance(row, BadRow) else row
+        yield number, "not CSV, by its quotes or line ends" if isinstance(row, BadRow) else row
 
 
 def values_of(row: Row) -> dict[str, Any]:

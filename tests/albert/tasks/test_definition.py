@@ -229,7 +229,7 @@ def test_of_a_csv_the_rows_whose_quotes_do_not_match_are_skipped(read):
     split = read("t.csv", rows, "t")
     assert [one.text for one in split.examples] == [long, "两\n行"]
     faults = [line.partition("row ")[2] for line in split.skipped]
-    assert faults == [f"{row}: its quotes do not match" for row in (2, 4)]
+    assert faults == [f"{row}: not CSV, by its quotes or line ends" for row in (2, 4)]
     task = Task(name="t", header=("text", "label"))
     assert len(read("t.csv", rows.partition("\n")[2], task).examples) == 2
     # without a label, as the first row that can be read shows
