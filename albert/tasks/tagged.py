@@ -23,8 +23,7 @@ _AS_BIO = {"S-": "B-", "M-": "I-", "E-": "I-"}
 
 def read_tagged(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     """Yield the examples of a file. Raises InputError if it is missing."""
-    # labels are kinds of entities, or whole tags; O has no kind
-    known = task.labels and {"", *task.labels, *(as_bio(tag)[2:] for tag in task.labels if _is_tag(tag))}
+    known = {"", *kinds_of(task)} if task.labels else None  # O has no kind
 
     def example(row: Row, number: int) -> TaggedExample:
         values = values_of(row)
@@ -39,6 +38,11 @@ def read_tagged(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     read = _READERS.get(suffix_of(path), _rows_of_table)
     for at, row in enumerate(read(path)):
         yield f"{path}, row {row[0]}", partial(example, row, at)
+
+
+def kinds_of(task: Task) -> set[str]:
+    """The kinds of entities that a task lists, as they are or as whole tags."""
+    return {as_bio(label)[2:] if _is_tag(label) else label for label in task.labels or ()} - {""}
 
 
 def _rows_of_table(path: Path) -> Iterator[Row]:

@@ -165,11 +165,16 @@ def test_a_token_may_be_a_space_and_bad_sentences_are_named(tmp_path):
 @pytest.mark.parametrize(
     "labels", [("地名", "物品"), ("B-地名", "I-地名", "B-物品"), ("S-物品", "B-地名", "O")]
 )
-def test_labels_of_tagged_tokens_are_kinds_of_entities_or_tags(labels, read):
+def test_labels_of_tagged_tokens_are_kinds_of_entities_or_tags(labels, read, tmp_path):
     text = "杭 B-地名\n州 E-地名\n产 O\n茶 S-物品\n\n茶 O\n\n李 B-人名\n白 E-人名\n"
     split = read("t.bmes", text, Task(name="places", kind="tokens", labels=labels))
     assert [one.tags for one in split.examples] == [("B-地名", "I-地名", "O", "B-物品"), ("O",)]
     assert len(split.skipped) == 1 and "unknown tag 'B-人名'" in split.skipped[0]
+    train = tmp_path / "train.bmes"  # without a kind that dev has
+    train.write_text("杭 B-地名\n州 E-地名\n", encoding="utf-8")
+    data = read_task(Task(name="places", kind="tokens", labels=labels), {"train": train, "dev": split.path})
+    assert data.labels == ("O", "B-地名", "I-地名", "B-物品", "I-物品")
+    assert data.absent == ("train has no example of 1 of 2 labels: 物品",)
 
 
 @pytest.mark.parametrize(
