@@ -215,6 +215,7 @@ def read_lines(path: Path) -> Iterator[str]:
     """
     if not path.is_file():
         raise InputError(f"no file {path}")
+    number = 0
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rb") as file:
@@ -227,8 +228,12 @@ def read_lines(path: Path) -> Iterator[str]:
         newline = "\n" if b"\n" in sample else None
         with opened(path, "rt", encoding=encoding, newline=newline) as text:
             for line in text:
+                number += 1
                 yield line.rstrip("\r\n")
-    except (UnicodeDecodeError, EOFError, zlib.error, OSError) as error:
+    except UnicodeDecodeError as error:
+        number += error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path} cannot be read: line {number} is not {error.encoding}") from None
+    except (EOFError, zlib.error, OSError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
 
 
