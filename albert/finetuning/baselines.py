@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -63,10 +64,11 @@ def _labels(candidate: Candidate) -> Rules:
 
 def _numbers(candidate: Candidate) -> Rules:
     """TF-IDF with ridge regression, and for pairs the cosine of their vectors."""
-    features = _features(candidate)
+    features, gold = _features(candidate), candidate.encoded["train"].targets
+    in_deviations = (gold - gold.mean()) / (gold.std() or 1)  # as a model's scores are
 
     def fitted(strength: float) -> Score:
-        ridge = Ridge(alpha=1 / strength).fit(features("train"), candidate.encoded["train"].targets)
+        ridge = Ridge(alpha=1 / strength).fit(features("train"), in_deviations)
         return lambda split: ridge.predict(features(split))[:, None]
 
     yield "character TF-IDF, ridge regression", _best(candidate, map(fitted, _STRENGTHS))
@@ -108,7 +110,8 @@ def _fitted(classifier: LogisticRegression, candidate: Candidate, features: Feat
     """
     several = candidate.data.task.kind is Kind.MULTILABEL
     fitted = OneVsRestClassifier(classifier) if several else classifier
-    fitted.fit(features("train"), candidate.encoded["train"].targets)
+    with warnings.catch_warnings(action="ignore"):  # of a label that all texts have, or none
+        fitted.fit(features("train"), candidate.encoded["train"].targets)
 
     def score(split: str) -> np.ndarray:
         found = features(split)

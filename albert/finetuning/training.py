@@ -307,7 +307,7 @@ def _train(
         seconds += took
         value = candidate.scores(predict(candidate, model, "dev"))[metric]
         curve.append(EpochRecord(epoch, loss if math.isfinite(loss) else None, value))
-        if not weights or value > best_value:  # a model that diverged scores NaN
+        if value > best_value:
             best_value, best_epoch = value, epoch
             weights = copy.deepcopy(model.state_dict())
         if epoch - best_epoch >= settings.optimizer.patience:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -114,14 +113,26 @@ class TaggedExample:
 
 def entities_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     """(type, first token, last token) of each entity in a sentence's tags, by seqeval's rule for IOB2: a B-
-    begins an entity, and so does an I- that does not continue one, as in CoNLL's script.
-    """
-    with warnings.catch_warnings():
-        # seqeval imports pkg_resources, which is deprecated
-        warnings.filterwarnings("ignore", category=UserWarning)
-        from seqeval.metrics.sequence_labeling import get_entities
+    begins an entity, and so does an I- that does not continue one, as in CoNLL's script. Also of BIOES.
 
-    return set(get_entities(list(tags)))
+    >>> sorted(entities_of(["B-LOC", "E-LOC", "S-LOC", "O", "I-PER", "I-ORG"]))
+    [('LOC', 0, 1), ('LOC', 2, 2), ('ORG', 5, 5), ('PER', 4, 4)]
+    >>> entities_of(["B", "I", "O"])  # as a model may have them that transformers' Trainer saved
+    {('', 0, 1)}
+    """
+    found, begin = set(), 0
+    for at, (tag, after) in enumerate(zip(tags, [*tags[1:], "O"], strict=True)):
+        if tag == "O":
+            begin = at + 1
+        elif _are_parted(tag, after):
+            found.add((tag[2:], begin, at))
+            begin = at + 1
+    return found
+
+
+def _are_parted(tag: str, after: str) -> bool:
+    """Whether no entity holds both of two tags that follow each other."""
+    return tag[2:] != after[2:] or after == "O" or tag[:1] in ("E", "S") or after[:1] in ("B", "S")
 
 
 AnyExample = Example | ChoiceExample | SpanExample | TaggedExample
@@ -204,6 +215,7 @@ def read_lines(path: Path) -> Iterator[str]:
     """
     if not path.is_file():
         raise InputError(f"no file {path}")
+    number = 0
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rb") as file:
@@ -212,10 +224,16 @@ def read_lines(path: Path) -> Iterator[str]:
         if encoding is None:
             raise InputError(f"{path} is not text in a known encoding: save it as UTF-8, a workbook as .csv")
         encoding = "utf-8-sig" if encoding == "utf-8" else encoding
-        with opened(path, "rt", encoding=encoding, newline="\n") as text:
+        # a carriage return ends a line only where nothing else does: a text may hold one
+        newline = "\n" if b"\n" in sample else None
+        with opened(path, "rt", encoding=encoding, newline=newline) as text:
             for line in text:
+                number += 1
                 yield line.rstrip("\r\n")
-    except (UnicodeDecodeError, EOFError, zlib.error, OSError) as error:
+    except UnicodeDecodeError as error:
+        number += error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path} cannot be read: line {number} is not {error.encoding}") from None
+    except (EOFError, zlib.error, OSError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
 
 

@@ -6,11 +6,9 @@ corpus are. The texts of an example, such as a pair or a passage and its questio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-
-import numpy as np
 
 from albert.tasks.examples import Split
 from data import cleaning  # loads rensa when copies are sought: a training needs none
@@ -49,8 +47,7 @@ def find_overlaps(splits: Mapping[str, Split]) -> tuple[Overlap, ...]:
     texts = {name: _texts(split) for name, split in splits.items()}
     found = []
     for earlier, name in combinations(texts, 2):
-        here, there = cleaning.find_copies(texts[name], texts[earlier], SIMILARITY, NGRAM)
-        pairs = [(texts[name][a], texts[earlier][b]) for a, b in zip(here, there, strict=True)]
+        pairs = [(texts[name][at], copy) for at, copy in _copies(texts[name], texts[earlier]).items()]
         identical = sum(a == b for a, b in pairs)
         shown = tuple(sorted(pairs, key=lambda pair: pair[0] == pair[1])[:_SHOWN])
         found.append(Overlap(name, earlier, len(texts[name]), identical, len(pairs) - identical, shown))
@@ -60,9 +57,17 @@ def find_overlaps(splits: Mapping[str, Split]) -> tuple[Overlap, ...]:
 def without_copies(splits: Mapping[str, Split]) -> Split:
     """Train without the examples whose texts are in another split."""
     train, *others = (_texts(split) for split in splits.values())
-    copies, _ = cleaning.find_copies(train, [text for texts in others for text in texts], SIMILARITY, NGRAM)
-    stays = np.delete(np.arange(len(train)), copies)
-    return replace(splits["train"], examples=tuple(splits["train"].examples[at] for at in stays))
+    copies = _copies(train, [text for texts in others for text in texts])
+    examples = enumerate(splits["train"].examples)
+    return replace(splits["train"], examples=tuple(one for at, one in examples if at not in copies))
+
+
+def _copies(texts: Sequence[str], others: Sequence[str]) -> dict[int, str]:
+    """The text of the others that each text repeats, by the text's number: the very same, if it is there."""
+    numbers = zip(*cleaning.find_copies(texts, others, SIMILARITY, NGRAM), strict=True)
+    known = set(others)
+    near = {int(at): others[other] for at, other in numbers}
+    return near | {at: text for at, text in enumerate(texts) if text in known}
 
 
 def _texts(split: Split) -> list[str]:

@@ -12,7 +12,7 @@ from albert.tasks.examples import AnyExample, Found, Split
 from albert.tasks.overlap import Overlap, find_overlaps, without_copies
 from albert.tasks.passages import read_choices, read_spans
 from albert.tasks.tables import read_table
-from albert.tasks.tagged import read_tagged
+from albert.tasks.tagged import kinds_of, read_tagged
 from data.errors import InputError
 
 
@@ -65,8 +65,8 @@ def read_split(path: Path, task: Task, *, is_labelled: bool = True) -> tuple[Tas
         raise InputError(f"no usable example in {path}{first}")
     if task.group is not None and is_labelled and None in (one.group for one in examples):
         raise InputError(
-            f"task {task.name}: no column {task.group!r} for groups in each row of {path}; only tables and "
-            "JSON lines of one sentence or question have columns"
+            f"task {task.name}: no column {task.group!r} for groups in each row of {path}, or an empty one; "
+            "only tables and JSON lines of one sentence or question have columns"
         )
     return task, Split(path, tuple(examples), tuple(skipped))
 
@@ -123,7 +123,8 @@ def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = Fal
 
 
 def _labels(task: Task, splits: Mapping[str, Split]) -> tuple[str, ...]:
-    """The sorted labels of the training examples; of tagged ones O, then B- and I- of every entity type.
+    """The labels that the task lists, else the sorted ones of the training examples; of tagged ones O, then
+    B- and I- of every type of entity that is listed or occurs there.
 
     Raises InputError if there is nothing to tell apart, or if another split has other labels.
     """
@@ -132,7 +133,7 @@ def _labels(task: Task, splits: Mapping[str, Split]) -> tuple[str, ...]:
     if len(seen) < (1 if is_tagged else 2):
         only = f"the one label {min(seen)!r}" if seen else "no entity" if is_tagged else "no label"
         raise InputError(f"{train.path} has {only}: there is nothing to tell apart")
-    known = tuple(sorted(seen)) if task.labels is None or is_tagged else task.labels
+    known = tuple(sorted(seen | kinds_of(task))) if task.labels is None or is_tagged else task.labels
     if task.metrics[0] in BINARY_METRICS and len(known) != 2:
         raise InputError(
             f"task {task.name}: {task.metrics[0]} is for two labels, and {train.path} has {len(known)}: use "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Any, Literal
 from albert.tasks.definition import Kind, Task
 from albert.tasks.examples import Example, Found, read_json, read_json_lines, read_lines, suffix_of
 from data.errors import InputError
-from data.sources import delimiter_of
+from data.sources import BadRow, table_rows
 
 Role = Literal["text", "pair", "label"]  # of a column
 Row = tuple[int, dict[str, Any] | str]  # its number in the file, and its values or its fault
@@ -34,7 +33,7 @@ def read_table(path: Path, task: Task, is_labelled: bool) -> tuple[Task, list[Fo
     """
     header = task.header
     if not is_labelled and header is not None:
-        first = next((row for _, row in _lines(path) if row), [])
+        first = next((row for _, row in _lines(path) if row and not isinstance(row, str)), [])
         if len(first) == len(header) - 1:
             names = (task.columns.get("label"), *_USUAL["label"])
             label = next((one for one in names if one in header), None)
@@ -100,30 +99,27 @@ def _table_rows(path: Path, header: Sequence[str] | None, usual: Sequence[str]) 
     rows = list(_lines(path))
     while rows and not rows[-1][1]:  # empty lines at the end are no rows
         rows.pop()
-    first = next((at for at, (_, row) in enumerate(rows) if row), 0)
+    first = next((at for at, (_, row) in enumerate(rows) if row and not isinstance(row, str)), 0)
     names: Sequence[str] = [cell.strip() for cell in rows[first][1]] if rows else []
     if header is None or names == [*header] or any(cell in usual for cell in names):
         rows = rows[first + 1 :]
     else:
         names = header
     for number, row in rows:
-        if len(row) == len(names):
+        if isinstance(row, str):
+            yield number, row
+        elif len(row) == len(names):
             yield number, dict(zip(names, row, strict=True))
         else:
             yield number, f"{len(row)} columns where the header has {len(names)}"
 
 
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    if suffix_of(path) != ".csv":
-        lines = enumerate(read_lines(path), 1)
-        yield from ((number, line.split("\t") if line else []) for number, line in lines)
-        return
-    mark = delimiter_of(next(read_lines(path), ""))
-    rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True, delimiter=mark)
-    try:
-        yield from ((rows.line_num, row) for row in rows)
-    except csv.Error as error:
-        raise InputError(f"{path} cannot be read: line {rows.line_num}: {error}") from None
+def _lines(path: Path) -> Iterator[tuple[int, list[str] | str]]:
+    """Yield the number and the cells of each row, or its fault."""
+    lines = (f"{line}\n" for line in read_lines(path))
+    kind = "csv" if suffix_of(path) == ".csv" else "tsv"
+    for number, (_, row, _) in enumerate(table_rows(lines, kind), 1):
+        yield number, "not CSV, by its quotes or line ends" if isinstance(row, BadRow) else row
 
 
 def values_of(row: Row) -> dict[str, Any]:
@@ -176,9 +172,9 @@ def _labels(row: Mapping[str, Any], column: str, task: Task) -> tuple[str, ...]:
 
 
 def cell_of(row: Mapping[str, object], column: str | None) -> str | None:
-    """The value of a column as text; None without such a column, or a value."""
+    """The value of a column as text; None without such a column, or where it is empty."""
     value = row.get(column) if column is not None else None
-    return None if value is None else str(value)
+    return None if value in (None, "") else str(value)
 
 
 def _with_marks(text: str, target: Mapping[str, Any]) -> str:

@@ -23,8 +23,7 @@ _AS_BIO = {"S-": "B-", "M-": "I-", "E-": "I-"}
 
 def read_tagged(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     """Yield the examples of a file. Raises InputError if it is missing."""
-    # labels are kinds of entities, or whole tags; O has no kind
-    known = task.labels and {"", *task.labels, *(as_bio(tag)[2:] for tag in task.labels if _is_tag(tag))}
+    known = {"", *kinds_of(task)} if task.labels else None  # O has no kind
 
     def example(row: Row, number: int) -> TaggedExample:
         values = values_of(row)
@@ -41,13 +40,18 @@ def read_tagged(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
         yield f"{path}, row {row[0]}", partial(example, row, at)
 
 
+def kinds_of(task: Task) -> set[str]:
+    """The kinds of entities that a task lists, as they are or as whole tags."""
+    return {as_bio(label)[2:] if _is_tag(label) else label for label in task.labels or ()} - {""}
+
+
 def _rows_of_table(path: Path) -> Iterator[Row]:
     """Yield rows of tokens and tags, both separated by spaces, after a header if there is one."""
     lines = read_lines(path)
     first = next(lines, "")
     tokens, _, tags = first.partition("\t")
-    # a first line that holds tags, or tokens alone, is a row
-    is_row = all(map(_is_tag, tags.split())) if tags.strip() else " " in tokens.strip()
+    # names of columns are neither several tokens nor tags
+    is_row = " " in tokens.strip() or (tags.strip() != "" and all(map(_is_tag, tags.split())))
     for number, line in enumerate(chain([first], lines), 1):
         if line.strip() and (number > 1 or is_row):
             tokens, _, tags = line.partition("\t")
@@ -92,7 +96,7 @@ def _tags_of(row: Mapping[str, Any], tokens: Sequence[str]) -> list[str]:
     text, tags = "".join(tokens), ["O"] * len(tokens)
     for kind, begin, end, words in _entities(label):
         words = text[begin:end] if words is None else words
-        if not 0 <= begin < end <= len(text) or text[begin:end] != words:
+        if not 0 <= begin < end <= len(text) or text[begin:end].split() != words.split():
             raise ValueError(f"{words!r} is not at {begin} to {end - 1}")
         if set(tags[begin:end]) != {"O"}:
             raise ValueError(f"{words!r} overlaps another entity")
@@ -109,7 +113,9 @@ def _entities(label: dict[str, Any] | list[Any]) -> Iterator[tuple[str, int, int
         return
     for one in label:
         if isinstance(one, dict):  # Label Studio's JSON-MIN
-            yield from ((kind, one["start"], one["end"], None) for kind in one["labels"])
+            # its words have single spaces, and \n in place of a line's end
+            words = one["text"].replace("\\n", " ") if "text" in one else None
+            yield from ((kind, one["start"], one["end"], words) for kind in one["labels"])
         else:  # doccano's
             yield one[2], one[0], one[1], None
 

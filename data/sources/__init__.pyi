@@ -8,6 +8,7 @@ from .documents import document_id as document_id
 from .documents import find_files as find_files
 from .documents import read_documents as read_documents
 from .documents import read_text_rows as read_text_rows
-from .rows import delimiter_of as delimiter_of
+from .rows import BadRow as BadRow
+from .rows import table_rows as table_rows
 from .settings import SourceRules as SourceRules
 from .settings import SourceSpec as SourceSpec

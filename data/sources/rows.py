@@ -166,20 +166,12 @@ def _tsv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:
             yield line.split("\t") if line else []
 
 
-def delimiter_of(header: str) -> str:
-    """Find the sign between a CSV's columns; in some countries Excel writes semicolons or tabs, not commas.
-
-    >>> delimiter_of("id;text")
-    ';'
-    """
-    return max(",;\t", key=header.count)
-
-
 def _csv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:
     """Yield rows; of a bad one only the first line is lost: the others are read again."""
     csv.field_size_limit(MAX_FIELD_CHARACTERS)
     first = next(lines, "")
-    parse = partial(csv.reader, strict=True, delimiter=delimiter_of(first))
+    # in some countries Excel writes semicolons or tabs, not commas
+    parse = partial(csv.reader, strict=True, delimiter=max(",;\t", key=first.count))
     source = whole_lines(chain([first], lines))
     taken: list[str] = []  # since the row began
     again: deque[str | int] = deque()

@@ -12,6 +12,7 @@ from albert.evaluation import chance_of
 from albert.finetuning import fine_tune, read_task, train_models
 from albert.finetuning.baselines import rule_runs
 from albert.reports.evaluation import protocol
+from albert.tasks import Task
 from tests.albert.checkpoints.test_auto_models import save_other
 from tests.albert.finetuning.examples import filler, prepared, settings_of, table
 from tests.albert.report_samples import report_of
@@ -36,6 +37,10 @@ def test_a_word_decides_a_label(tmp_path, model_folder):
     (tmp_path / "several.yaml").write_text("name: several\nkind: multilabel\n")
     found = scores_of(str(tmp_path / "several.yaml"), path, model_folder)
     assert found == {"character TF-IDF, logistic regression": 1.0}
+    # nothing is to be learnt of a label that all texts have, or none
+    always = table(tmp_path / "always.tsv", "text label", [(text, f"{label},茶") for text, label in rows])
+    task = Task(name="t", kind="multilabel", labels=("好", "坏", "园", "茶", "水"))
+    assert scores_of(task, always, model_folder) == found
     data = read_task(settings_of(str(tmp_path / "several.yaml"), path, model_folder))
     # 40 of 60 texts have 好, 30 have 园, 20 have 坏: the first two, for each text, are right in 70 of 120;
     # all three have the best mean F1; 30 texts have 好 alone
@@ -58,6 +63,8 @@ def test_pairs_with_the_same_letters_are_alike(tmp_path, model_folder):
     assert trained["cosine of character TF-IDF"] > 0.7
     # with the strength that is best on dev; with 1 it is 0.9996
     assert trained["character TF-IDF, ridge regression"] > 0.99999
+    rare = table(tmp_path / "r.tsv", "sentence1 sentence2 score", [(a, b, 1e-7 * n) for a, b, n in pairs])
+    assert scores_of("stsb", rare, model_folder) == pytest.approx(trained, abs=1e-5)
 
 
 TAGS = "香 山 采 茶\tB-LOC I-LOC O O\n山 水 香 茶\tO O O O\n热 香 山 水\tO B-LOC I-LOC O\n"

@@ -157,16 +157,24 @@ def test_a_token_may_be_a_space_and_bad_sentences_are_named(tmp_path):
     assert data.labels == ("O", "B-LOC", "I-LOC")
     first, second = data.splits["train"].skipped
     assert "row 5: unknown tag ''" in first and "row 8: tag 'I-LOC' follows 'O'" in second
+    (tmp_path / "t.tsv").write_text("茶 香\tB-LOC X\n水\tB-LOC\n", encoding="utf-8")
+    _, split = read_split(tmp_path / "t.tsv", load_task("msra_ner"))
+    assert len(split.examples) == 1 and "row 1: unknown tag 'X'" in split.skipped[0]
 
 
 @pytest.mark.parametrize(
     "labels", [("地名", "物品"), ("B-地名", "I-地名", "B-物品"), ("S-物品", "B-地名", "O")]
 )
-def test_labels_of_tagged_tokens_are_kinds_of_entities_or_tags(labels, read):
+def test_labels_of_tagged_tokens_are_kinds_of_entities_or_tags(labels, read, tmp_path):
     text = "杭 B-地名\n州 E-地名\n产 O\n茶 S-物品\n\n茶 O\n\n李 B-人名\n白 E-人名\n"
     split = read("t.bmes", text, Task(name="places", kind="tokens", labels=labels))
     assert [one.tags for one in split.examples] == [("B-地名", "I-地名", "O", "B-物品"), ("O",)]
     assert len(split.skipped) == 1 and "unknown tag 'B-人名'" in split.skipped[0]
+    train = tmp_path / "train.bmes"  # without a kind that dev has
+    train.write_text("杭 B-地名\n州 E-地名\n", encoding="utf-8")
+    data = read_task(Task(name="places", kind="tokens", labels=labels), {"train": train, "dev": split.path})
+    assert data.labels == ("O", "B-地名", "I-地名", "B-物品", "I-物品")
+    assert data.absent == ("train has no example of 1 of 2 labels: 物品",)
 
 
 @pytest.mark.parametrize(
@@ -174,12 +182,16 @@ def test_labels_of_tagged_tokens_are_kinds_of_entities_or_tags(labels, read):
     [
         ("single", "t.tsv", "text\tlabel\tlaw\n甲\t0\t民\n乙\t1\t刑\n丙\t0\t民\n"),
         ("single", "no.tsv", "text\tlabel\n甲\t0\n"),
+        ("single", "empty.tsv", "text\tlabel\tlaw\n甲\t0\t民\n乙\t1\t\n"),
         ("span", "t.csv", "context,question,answer,law\n甲乙,哪个,甲,一\n甲乙,谁,乙,二\n丙,什么,丙,一\n"),
         ("tokens", "t.jsonl", [{"tokens": ["甲"], "tags": ["O"], "law": law} for law in (1, 2, 1)]),
         ("tokens", "t.txt", "甲 B-x\n\n乙 B-x\n"),
         ("choice", "t.json", '[[["甲"], [{"question": "?", "choice": ["甲", "乙"], "answer": "甲"}], "1"]]'),
     ],
-    ids=["texts", "texts without it", "questions", "tagged rows", "tagged lines", "choices"],
+    ids=[
+        "texts", "texts without it", "texts where it is empty", "questions", "tagged rows", "tagged lines",
+        "choices",
+    ],
 )  # fmt: skip
 def test_groups_are_read_where_rows_have_columns_and_refused_elsewhere(kind, file, rows, read):
     task = Task(name="t", kind=Kind(kind), group="law")
@@ -216,6 +228,21 @@ def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(read):
     assert [one.text for one in split.examples] == ["好\r的", f'"{long}'] and not split.skipped
 
 
+def test_of_a_csv_the_rows_whose_quotes_do_not_match_are_skipped(read):
+    long = "茶" * 200_000
+    rows = f'text,label\n"好,1\n{long},0\n"香"茶,1\n"两\n行",0\n'
+    split = read("t.csv", rows, "t")
+    assert [one.text for one in split.examples] == [long, "两\n行"]
+    faults = [line.partition("row ")[2] for line in split.skipped]
+    assert faults == [f"{row}: not CSV, by its quotes or line ends" for row in (2, 4)]
+    task = Task(name="t", header=("text", "label"))
+    assert len(read("t.csv", rows.partition("\n")[2], task).examples) == 2
+    # without a label, as the first row that can be read shows
+    assert len(read("t.csv", '"好\n香\n', task, is_labelled=False).examples) == 1
+    with pytest.raises(InputError, match="no text column .*columns: 好, 1"):
+        read("t.csv", '"text,label\n好,1\n坏,0\n', "t")
+
+
 @pytest.mark.parametrize(
     "task, file, content, message",
     [
@@ -230,6 +257,7 @@ def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(read):
         ("squad1", "t.json", '{"data": [{"title": "茶"}]}', "t.json is not in a format of task squad1"),
         ("c3", "t.json", '[{"question": 1}]', "neither C3's nor RACE's"),
         ("msra_ner", "t.tsv", "a\tb\tc\n香\tO\tO\n", "no usable example .* 1 tokens, 2 tags"),
+        ("t", "t.tsv", ("茶叶很香\t1\n" * 9).encode() + b"\xff\t0\n", "line 10 is not utf-8"),
         ("t", "t.xlsx", b"PK\x03\x04" + bytes(range(256)) * 20, "is not text in a known encoding"),
         (
             "t",

@@ -21,25 +21,27 @@ def test_what_parts_of_a_task_have_in_common_is_counted_and_can_be_dropped(tmp_p
         "train": [
             ("这家店的茶叶很香，价格也公道。", 1),
             ("送来的茶叶全碎了，客服不理人，我再也不会来这里买。", 0),
+            ("👍👍", 1),
             ("水很好喝", 1),
             ("壶漏水", 0),
         ],
         "dev": [
             ("這家店的茶葉很香 价格也公道", 1),
             ("送来的茶叶都碎了，客服不理人，我再也不会来这里买。", 0),
-            ("炒锅太烫", 0),
+            *((f"炒锅太烫{mark}", 0) for mark in ("！", "", "。")),
+            ("👍👍", 1),
         ],
         "test": [("炒锅太烫", 0), ("杯子小巧", 1)],
     }
     paths = {name: table(tmp_path / f"{name}.tsv", "text label", lines) for name, lines in rows.items()}
     data = read_task(Task(name="t"), paths)
     counts = [(one.split, one.earlier, one.examples, one.identical, one.near) for one in data.overlaps]
-    assert counts == [("dev", "train", 3, 0, 2), ("test", "dev", 2, 1, 0)]
+    assert counts == [("dev", "train", 6, 1, 2), ("test", "dev", 2, 1, 0)]
     assert data.overlaps[1].shown == (("炒锅太烫", "炒锅太烫"),)
     less = read_task(Task(name="t"), paths, drop_overlap=True)
     assert [one.text for one in less.splits["train"].examples] == ["水很好喝", "壶漏水"]
-    assert less.dropped == 2 and less.overlaps == data.overlaps
-    table(paths["dev"], "text label", rows["train"][2:])
+    assert less.dropped == 3 and less.overlaps == data.overlaps
+    table(paths["dev"], "text label", rows["train"][3:])
     with pytest.raises(InputError, match="nothing is left to learn"):
         read_task(Task(name="t"), {"train": copied(paths["dev"]), "dev": paths["dev"]}, drop_overlap=True)
     with pytest.raises(InputError, match="--train and --test are the same file"):
@@ -85,8 +87,9 @@ def test_a_table_is_read_as_excel_saves_it(mark, encoding, read, tmp_path):
     ]
     lines = [mark.join(f'"{cell}"' if mark in cell else cell for cell in row) for row in rows]
     (tmp_path / "t.yaml").write_text("name: t\ncolumns: {text: 评论, label: 推荐}\nlabels: [no, yes]\n")
-    split = read("t.csv", "\r\n".join([*lines, ""]).encode(encoding), str(tmp_path / "t.yaml"))
-    assert [[one.text, one.label] for one in split.examples] == rows[1:] and not split.skipped
+    for end in ("\r\n", "\r"):  # of Windows, and of Excel's format for the Macintosh
+        split = read("t.csv", end.join([*lines, ""]).encode(encoding), str(tmp_path / "t.yaml"))
+        assert [[one.text, one.label] for one in split.examples] == rows[1:] and not split.skipped
 
 
 CLUENER = {"text": "杭州产茶", "label": {"地名": {"杭州": [[0, 1]]}, "物品": {"茶": [[3, 3]]}}}
@@ -95,6 +98,8 @@ LABEL_STUDIO = {
     "text": "杭州产茶",
     "label": [{"start": 0, "end": 2, "labels": ["地名"]}, {"start": 3, "end": 4, "labels": ["物品"]}],
 }
+# of spaces it keeps one, and a line's end is written as \n
+SPACED = {"text": "杭  州\n茶", "label": [{"start": 0, "end": 6, "text": "杭 州\\n茶", "labels": ["地名"]}]}
 
 
 @pytest.mark.parametrize(
@@ -122,8 +127,8 @@ def test_entities_of_every_format_are_the_same(file, content, read):
 def test_a_text_that_was_annotated_in_label_studio_may_have_no_entity(read):
     plain = {"text": "水", "annotation_id": 2}
     others = [{**plain, "annotation_id": None}, {**plain, "another": LABEL_STUDIO["label"]}]
-    split = read("t.json", [LABEL_STUDIO, plain, *others], "msra_ner")
-    assert [len(one.tags) for one in split.examples] == [4, 1] and split.examples[1].tags == ("O",)
+    split = read("t.json", [LABEL_STUDIO, plain, *others, SPACED], "msra_ner")
+    assert [len(one.tags) for one in split.examples] == [4, 1, 6] and split.examples[1].tags == ("O",)
     assert [line.split(": ")[1] for line in split.skipped] == ["no entities under 'label'"] * 2
 
 
@@ -133,6 +138,8 @@ def test_a_text_that_was_annotated_in_label_studio_may_have_no_entity(read):
         ({"地名": {"杭州": [[1, 2]]}}, "'杭州' is not at 1 to 2"),
         ({"地名": {"杭州": [[0, 1]], "杭": [[0, 0]]}}, "'杭' overlaps another entity"),
         ([[3, 5, "物品"]], "'茶' is not at 3 to 4"),
+        # Label Studio counts an emoji before it twice
+        ([{"start": 1, "end": 3, "text": "杭州", "labels": ["地名"]}], "'杭州' is not at 1 to 2"),
         ("地名", "no entities under 'label'"),
         *(
             (label, "not in a format of the task")
