@@ -48,7 +48,7 @@ def interval(*arms: np.ndarray, truth: float = 0.0) -> Interval:
 
 
 def recipes(rng: np.random.Generator, unit: float, common: float) -> Interval:
-    """Of two recipes' three runs each; a run has the part `common` of its variance from one of the other's."""
+    """Of two recipes' three runs each, which have the part `common` of their variance in common."""
     runs = rng.normal(size=(3, 1))
     arms = [
         crossed(rng, 3, 60, (1 - common) ** 0.5 * unit, 0.7) + common**0.5 * unit * runs for _ in range(2)
