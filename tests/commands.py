@@ -28,17 +28,27 @@ def typed_as(values: Mapping[str, object], prefix: str = "") -> list[str]:
     return typed
 
 
+def run_python(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `python ARGUMENTS`, such as -c and a program."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+
+
 def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `jixu ARGUMENTS`."""
-    return subprocess.run(
-        [sys.executable, "-m", "flows", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
+    with patch.dict(os.environ):
         # Prefect's files go into the workspace, as they do for a user
-        env={k: v for k, v in os.environ.items() if k != "PREFECT_HOME"} | environment,
-        timeout=600,
-    )
+        os.environ.pop("PREFECT_HOME", None)
+        return run_python("-m", "flows", *arguments, **environment)
+
+
+def output_of(*arguments: object, **environment: str) -> str:
+    """What `python ARGUMENTS` prints, which must end well."""
+    done = run_python(*arguments, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def begin(*arguments: object, **environment: str) -> subprocess.Popen[str]:

@@ -4,8 +4,6 @@ import importlib
 import inspect
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from unittest.mock import Mock
@@ -25,7 +23,7 @@ from benchmarks.gpu.workers import Failure, run_tasks
 from benchmarks.support.steps import training_flops
 from kernels import tuning
 from kernels.dispatch import has_triton
-from tests import ROOT
+from tests.commands import output_of
 from tests.conftest import few_texts
 from tests.corpora import make_corpus
 
@@ -55,10 +53,7 @@ def test_without_a_gpu_it_says_so_and_exits_with_2(tmp_path, capsys):
 
 def test_whole_models_need_torch_and_triton_alone(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")  # the interpreter needs numpy
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.torch_alone"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    output_of("-m", "tests.torch_alone")
 
 
 def test_the_kernels_tests_need_neither_the_other_tests_conftest_nor_what_that_imports():
@@ -68,8 +63,7 @@ sys.modules |= dict.fromkeys(["pydantic", "duckdb", "prefect", "jieba", "pyarrow
 arguments = ["--confcutdir=tests/kernels", "--collect-only", "-q", "-p", "no:cacheprovider"]
 sys.exit(pytest.main([*arguments, "tests/kernels"]))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    output_of("-c", code)
 
 
 def test_check_and_tune_checks_sweeps_and_times_small_on_a_cpu(tmp_path):
@@ -89,12 +83,8 @@ def test_measure_runs_every_case_small_on_a_cpu(tmp_path, vocabulary_file):
     absent.mkdir()
     for name in ABSENT:  # not importable, in other processes neither
         (absent / f"{name}.py").write_text("raise ModuleNotFoundError(__name__)", "utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", "measure", "--device", "cpu", "--tiny", "--out", out]
-        + ["--shards", shard],
-        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(absent)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    options = ["--device", "cpu", "--tiny", "--out", out, "--shards", shard]
+    output_of("-m", "benchmarks.gpu", "measure", *options, PYTHONPATH=str(absent))
     found = lines_of(out, "measure")
     assert {r["case"] for r in found["result"]} == {c.name for c in gpu.all_cases(Scale.here())}
     assert all("jixu" in r["timings"] for r in found["result"])
@@ -234,8 +224,7 @@ def test_no_process_outlives_the_one_that_asks():
         "print(Worker('torch').call((os.getpid, ()), time.monotonic() + 100), flush=True); os._exit(0)"
     )
     # its output ends with the last process that may write to it
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
-    assert done.stdout.strip().isdecimal()
+    assert output_of("-c", code).strip().isdecimal()
 
 
 def test_what_fails_is_absent_or_comes_too_late_is_recorded_and_ends_nothing():

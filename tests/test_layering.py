@@ -4,8 +4,6 @@ A room is a folder of `flows`, `albert` or `data`; its face is `__init__.py`; `_
 """
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.commands import output_of
 
 OURS = ("flows", "albert", "kernels", "data")
 ROOMY = ("flows", "albert", "data")
@@ -187,7 +186,7 @@ def test_no_stem_stands_twice_in_a_package(package):
 def test_model_and_kernels_import_without_orchestrator_database_and_segmenter():
     modules = ", ".join(m for m in MODULES if m.startswith(("albert", "kernels")) and "__main__" not in m)
     code = f"import sys; sys.modules.update(dict.fromkeys(('prefect', 'duckdb', 'jieba'))); import {modules}"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    output_of("-c", code)
 
 
 def test_packages_import_where_triton_is_not_installed():
@@ -198,7 +197,7 @@ def test_packages_import_where_triton_is_not_installed():
         "import pytest\n"
         "with pytest.raises(kernels.KernelError, match='not installed'): kernels.use('triton')"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    output_of("-c", code)
 
 
 SLOW = {"torch", "prefect", "duckdb", "jieba", "numpy", "pyarrow"}
@@ -216,4 +215,4 @@ SLOW = {"torch", "prefect", "duckdb", "jieba", "numpy", "pyarrow"}
 def test_help_and_plans_load_nothing_that_takes_long(module, slow):
     """So `--help` and a refusal answer at once."""
     code = f"import sys, {module}; slow = {slow} & set(sys.modules); assert not slow, slow"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    output_of("-c", code)

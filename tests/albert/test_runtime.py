@@ -1,6 +1,5 @@
 """Memory of training on a CPU stays where it is; GPUs that the kernels do not support are named."""
 
-import subprocess
 import sys
 from argparse import Namespace
 
@@ -10,6 +9,7 @@ import torch
 from albert.runtime import notice_of_operators
 from benchmarks.gpu.__main__ import refusal
 from kernels.dispatch import has_triton, runs_kernels
+from tests.commands import output_of
 
 GROWTH = """
 import sys
@@ -37,10 +37,7 @@ print(held() - before)
     not torch.cpu.get_capabilities().get("avx512_f"), reason="without it oneDNN multiplies no bf16"
 )
 def test_products_of_many_shapes_are_not_all_remembered():
-    grown = {
-        way: int(subprocess.run([sys.executable, "-c", GROWTH, way], capture_output=True, check=True).stdout)
-        for way in ("bounded", "as it is")
-    }
+    grown = {way: int(output_of("-c", GROWTH, way)) for way in ("bounded", "as it is")}
     # with AVX-512 but without instructions for bf16 either may be small
     assert grown["bounded"] < max(grown["as it is"] / 2, 100), grown
 

@@ -47,6 +47,7 @@ def tar_of(files: Mapping[str, bytes], mode: str = "w") -> bytes:
     with tarfile.open(fileobj=packed, mode=mode, errors="surrogateescape") as archive:
         for name, content in files.items():
             entry = tarfile.TarInfo(name)
+            entry.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
     return packed.getvalue()

@@ -1,14 +1,12 @@
 """How many cores a process counts that may not use all."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from data.cores import share
 from data.refresh import RefreshSettings
-from tests import ROOT
+from tests.commands import output_of
 
 
 @pytest.mark.parametrize(
@@ -27,6 +25,5 @@ BOUND = "from data.refresh import RefreshSettings; print(RefreshSettings(corpus=
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux binds processes to cores")
 def test_a_process_that_is_bound_to_a_core_has_a_worker_for_it_alone():
     bind = f"import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); {BOUND}"
-    done = subprocess.run([sys.executable, "-c", bind], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "1\n"
+    assert output_of("-c", bind) == "1\n"
     assert RefreshSettings(corpus="law").workers <= (os.cpu_count() or 1)

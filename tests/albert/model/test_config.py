@@ -32,25 +32,11 @@ def count(part):
         (AlbertConfig.preset("xlarge-en"), 58_724_864, None),
         (AlbertConfig.preset("xxlarge-en"), 222_595_584, None),
         (AlbertConfig.preset("tiny", layout="bright"), 4_175_152, 4_295_186),
-        (AlbertConfig.preset("base", layout="bright"), 10_877_440, 11_492_234),
-        (AlbertConfig.preset("large", layout="bright"), 17_009_664, 18_084_490),
-        (AlbertConfig.preset("xlarge", layout="bright"), 58_577_920, 62_803_594),
-        (AlbertConfig.preset("xxlarge", layout="bright"), 223_503_360, 240_322_186),
-        # albert_zh's google_fast models: as many groups as layers
-        (
-            AlbertConfig(hidden_size=336, num_hidden_layers=4, intermediate_size=1344, num_hidden_groups=4),
-            8_363_488,
-            None,
-        ),
         (AlbertConfig.preset("base", num_hidden_groups=12), 88_514_560, None),
         (AlbertConfig.preset("base", share="none"), 88_514_560, None),
         (AlbertConfig.preset("base", share="attention"), 62.51, None),
         (AlbertConfig.preset("base", share="ffn"), 36.55, None),
-        (AlbertConfig.preset("base-en", share="attention"), 63.6, None),
-        (AlbertConfig.preset("base-en", share="ffn"), 37.7, None),
-        (AlbertConfig.preset("base-en", share="none"), 89.7, None),
         (AlbertConfig.preset("base-en", embedding_size=64), 9.7, None),
-        (AlbertConfig.preset("base-en", embedding_size=256), 15.7, None),
         (AlbertConfig.preset("base-en", embedding_size=768, layout="bert"), 31.1, None),
         (AlbertConfig.preset("bert-base"), 102_267_648, None),  # bert-base-chinese
         (AlbertConfig.preset("bert-large", vocab_size=30522), 335_141_888, None),  # bert-large-uncased

@@ -169,18 +169,10 @@ def test_reviewing_figures_less_often_changes_nothing(settings, monkeypatch):
 
 def test_training_that_keeps_diverging_ends_with_a_sound_checkpoint(settings):
     """A rate that no model bears, without a bound on the gradient."""
+    wild = {"learning_rate": 9.0, "optimizer": {"clip_norm": 1e6}, "schedule": {"warmup_share": 0.0}}
+    often = {"evaluation": {"every": 20}, "running": {"checkpoint_every": 5}}
     with pytest.raises(ConfigError, match="diverged for the 4th time.*lower --learning-rate"):
-        pretrain(
-            with_options(
-                settings,
-                learning_rate=9.0,
-                optimizer={"clip_norm": 1e6},
-                steps=400,
-                evaluation={"every": 20},
-                running={"checkpoint_every": 5},
-                schedule={"warmup_share": 0.0},
-            )
-        )
+        pretrain(with_options(settings, steps=400, **wild, **often))
     failure = read_failure(settings.run_folder)
     assert failure.status == "diverged" and "diverged for the 4th time" in failure.reason
     for folder in list_checkpoints(settings.run_folder):

@@ -277,6 +277,7 @@ ASKED = {"context": "龙井产于杭州", "question": "哪"}
 MARKED = {"text": "杭州", "label": {"地": {"杭州": [[0, 1]]}}}
 TEA, PAIR = {"text": "茶"}, {"sentence1": "甲", "label": "a"}
 LIST = "column 'label' is a list: only multilabel tasks have several"
+FIRST, NOT_AMONG = "question 1", "the right answer is not among the choices"
 
 
 @pytest.mark.parametrize(
@@ -288,7 +289,25 @@ LIST = "column 'label' is a list: only multilabel tasks have several"
             "杭州",
             ["2: its answer '西湖' is not in the passage", "3: column 'answer' is missing"],
         ),
-        ("tokens", [MARKED, {"text": "杭州", "entities": []}], "地 杭州", ["2: no entities under 'label'"]),
+        (
+            "span",
+            [ASKED | {"answer": x, "question": q} for x, q in (("杭州", "哪"), ("杭州", " "), ([""], "哪"))],
+            "杭州",
+            ["2: no passage or no question", "3: an answer is empty"],
+        ),
+        (
+            "choice",
+            [[["甲"], [DRINKS | x], "1"] for x in ({}, {"choice": ["水"]}, {"answer": "酒"})],
+            "水",
+            [f"2, {FIRST}: fewer than two answers to choose from", f"3, {FIRST}: {NOT_AMONG}"],
+        ),
+        (
+            "tokens",
+            [MARKED, {"text": "杭州", "entities": []}, MARKED | {"text": ""}],
+            "地 杭州",
+            ["2: no entities under 'label'", "3: no text and no tokens"],
+        ),
+        ("regression", [TEA | {"label": x} for x in (1.5, "nan")], "1.5", ["2: 'nan' is not a number"]),
         (
             "single",
             [TEA | {"label": x} for x in (["好", "香"], "好", ["好"])],

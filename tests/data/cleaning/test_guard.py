@@ -8,7 +8,6 @@ from data.errors import InputError
 from tests.data.helpers import parquet_of, zip_of
 
 QUESTION = "清明前采的龙井茶应该用多少度的水来泡才好"
-SHORT = "龙井怎么泡才好"
 LAW = "县级以上地方各级人民政府应当公布收购价格"
 
 
@@ -28,7 +27,7 @@ def test_a_share_of_an_evaluation_text_can_be_asked_for(write, share, found):
 
 
 def test_a_text_of_eight_letters_is_found_anywhere_and_a_shorter_one_as_a_sentence(write):
-    path = write("dev.tsv", "q\n龙井茶怎么泡才好喝\n龙井怎么泡才好\n")
+    path = write("dev.txt", "龙井茶怎么泡才好喝\t1\n龙井怎么泡才好\t0\n")
     assert hits(path, ["请问龙井茶，怎么泡才好喝呢？"], ["龙井茶怎么泡才好"]) == [1, 0]
     assert hits(path, ["“龙井怎么泡才好？”"], ["他问龙井怎么泡才好"], ["龙井怎么", "泡才好"]) == [1, 0, 0]
 
@@ -78,11 +77,6 @@ def test_every_field_of_every_usual_form_of_an_evaluation_set_is_read(write, nam
     assert hits(path, [QUESTION], [unlike], [OTHER]) == [len(QUESTION) - 12, 0, len(OTHER) - 12]
 
 
-def test_fields_of_plain_text_are_texts(write):
-    path = write("dev.txt", f"{SHORT}\t水温多少\t1\n")
-    assert hits(path, [SHORT]) == [1]
-
-
 def test_width_case_punctuation_and_traditional_characters_do_not_hide_a_text(write):
     texts = ["ＡＢＣＤＥＦＧ１２３４５６７８９０水温", "圖書館開設閱覽室讀者可以憑證件免費借閱"]
     plain = ["abcdefg，1234567890 水温", "图书馆开设阅览室；读者可以凭证件免费借阅"]
@@ -107,6 +101,7 @@ def good_jsonl(count):
         ("cut.txt.gz", gzip.compress(bytes(range(50)).hex().encode() * 500, mtime=0)[:-20]),
         ("quotes.csv", f'a,b\n"{QUESTION},1\n{QUESTION},0\n'.encode()),
         ("no.parquet", b"PAR1 no table PAR1"),
+        ("out.zip", zip_of({"dev.jsonl": good_jsonl(3), "../dev.jsonl": good_jsonl(3)})),
     ],
 )
 def test_a_guard_without_text_or_that_cannot_be_read_to_its_end_is_refused(tmp_path, name, content):

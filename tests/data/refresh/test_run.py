@@ -226,7 +226,11 @@ def test_sources_of_pairs_get_no_sentence_order(corpus):
     assert missing == [(sum(count for _, count in result.counts("without_order")),)]
     alone = {"source": (str(corpus.raw / "pairs.jsonl"),)}
     assert not corpus.refresh(**alone, corpus="pairs").sop
-    assert corpus.refresh(**alone, corpus="forced", instances=InstanceRules(sop="on")).sop
+    forced = {"corpus": "forced", "instances": InstanceRules(sop="on")}
+    assert corpus.refresh(**alone, **forced).sop
+    corpus.put("pairs", "第一种茶怎么泡？")
+    with pytest.raises(InputError, match="sop=on: every document is a single sentence"):
+        corpus.refresh(**alone, **forced)
 
 
 def test_sentence_order_that_a_source_gains_or_loses_is_that_of_a_refresh_into_an_empty_workspace(

@@ -53,6 +53,7 @@ def test_new_words_are_found_by_measures_that_follow_their_definitions():
     text = "\n".join(corpus())
     total = len(places_of(HAN, text))
     found = discover_words([text], min_count=10)
+    assert discover_words([text], min_count=10, limit=3) == found[:3] and len(found) > 3
     words = {word.word: word for word in found}
     assert words[TERM].cohesion > 3 and not any(word != TERM and word in TERM for word in words)
     assert {len(word) for word in words} >= {2, 3}

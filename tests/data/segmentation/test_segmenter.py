@@ -139,3 +139,5 @@ def test_a_long_sentence_is_cut_without_losing_a_token(tokenizer, max_piece):
     assert document.pieces[0] == 0 and document.pieces[-1] == len(document.input_ids)
     assert np.diff(document.pieces).max() <= max_piece
     assert document.word_starts[document.pieces[1:-1]].all()
+    word = tokenize("a" * 50 + "\n", 1, tokenizer, max_piece)  # in which no other begins
+    assert np.diff(word.pieces).max() == max_piece and word.pieces[-1] == 50

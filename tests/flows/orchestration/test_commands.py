@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +21,8 @@ from data.workspace import Workspace
 from flows.end_to_end import finished
 from flows.orchestration import RefreshOutcome
 from flows.orchestration.settings import JOBS
-from tests import ROOT
 from tests.albert.report_samples import pretraining
-from tests.commands import begin, complete, refused, run, run_here, typed_as
+from tests.commands import begin, complete, output_of, refused, run, run_here, typed_as
 from tests.conftest import SAMPLES, few_examples, few_texts, save_small_model
 from tests.corpora import ask, make_corpus
 from tests.flows.serving import add_database, stopped_at, wait_until
@@ -38,10 +35,7 @@ def test_help_answers(command):
 
 
 def test_a_flow_file_is_the_same_command():
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.train_tokenizer", "--help"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.stdout == run_here("train-tokenizer", "--help").stdout, done.stderr
+    assert output_of("-m", "flows.train_tokenizer", "--help") == run_here("train-tokenizer", "--help").stdout
 
 
 @pytest.fixture(scope="module")

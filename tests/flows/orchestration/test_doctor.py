@@ -127,11 +127,12 @@ def test_a_run_whose_process_was_killed_is_found_and_no_longer_called_running(co
     assert json.loads(rows[2][2])["step"] == 5 and "was killed" in json.loads(rows[2][2])["error"]
 
 
-def test_a_catalog_of_a_newer_jixu_is_reported(corpus):
+@pytest.mark.parametrize(("version", "age"), [(99, "a newer"), (1, "an older")])
+def test_a_catalog_of_another_version_is_reported(corpus, version, age):
     with write_catalog(corpus.place) as db:
-        db.execute("update meta set catalog_version = 99")
+        db.execute("update meta set catalog_version = ?", [version])
     done = run_here("doctor", "--workspace", corpus.root)
-    assert done.returncode == 1 and "written by a newer jixu (catalog 99" in done.stdout
+    assert done.returncode == 1 and f"written by {age} jixu (catalog {version}" in done.stdout
     assert "Traceback" not in done.stderr
 
 

@@ -1,10 +1,7 @@
 """From the options of a job to its plan: what cannot work is refused, of a deployment as of a command."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +18,7 @@ from flows.orchestration import find_checkpoint, gather_facts
 from flows.orchestration.plans import PREPARE, pretraining_plan, tokenizer_folder
 from flows.orchestration.settings import JOBS
 from tests import ROOT
-from tests.commands import refused, run_here, typed_as
+from tests.commands import output_of, refused, run_here, typed_as
 from tests.conftest import SAMPLES, save_small_model
 from tests.corpora import ask, make_corpus, record
 
@@ -261,9 +258,7 @@ def test_a_run_is_recorded_again_and_times_are_read_in_a_time_zone_that_python_d
     program = "import sys; from tests.corpora import Path, Workspace, open_workspace, record; "
     program += "[record(Workspace(Path(sys.argv[1])), 'again') for _ in range(2)]; "
     program += "open_workspace(sys.argv[1]).versions().df()"
-    subprocess.run(
-        [sys.executable, "-c", program, str(root)], cwd=ROOT, env=os.environ | {"TZ": "GMT+8"}, check=True
-    )
+    output_of("-c", program, root, TZ="GMT+8")
 
 
 @pytest.mark.parametrize("name", [None, "law"])
