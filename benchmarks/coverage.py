@@ -48,7 +48,7 @@ def interval(*arms: np.ndarray, truth: float = 0.0) -> Interval:
 
 
 def recipes(rng: np.random.Generator, unit: float, common: float) -> Interval:
-    """Of two recipes' three runs each; a run has the part `common` of its variance from one of the other's."""
+    """Of two recipes' three runs; each has the part `common` of its variance from one of the other's."""
     runs = rng.normal(size=(3, 1))
     arms = [
         crossed(rng, 3, 60, (1 - common) ** 0.5 * unit, 0.7) + common**0.5 * unit * runs for _ in range(2)
@@ -163,9 +163,13 @@ def others(runs: int) -> Iterator[tuple[str, Sequence[float]]]:
             f"change, the tenth whose three seeds agree most, own part {own}",
             [coverage(agreeing(own, runs))],
         )
-    for name, common in (("which share nothing", 0), ("which share half of their variance", 0.5)):
-        shares = [coverage(simulate(partial(recipes, unit=unit, common=common), runs)) for unit in DEVIATIONS]
-        yield f"two recipes of three pretraining runs, {name}: {', '.join(map(str, DEVIATIONS))}", shares
+    for name, common in (("nothing", 0), ("half of their variance", 0.5)):
+        draws = [partial(recipes, unit=unit, common=common) for unit in DEVIATIONS]
+        yield (
+            f"two recipes of three pretraining runs, which share {name}; deviation between runs "
+            + ", ".join(map(str, DEVIATIONS)),
+            [coverage(simulate(draw, runs)) for draw in draws],
+        )
     for name, sizes in (
         ("one of 20 groups holds half of the examples", np.repeat([190.0, 10.0], [1, 19])),
         ("two of 30 groups hold six tenths", np.repeat([210.0, 10.0], [2, 28])),
