@@ -30,7 +30,8 @@ def evaluate(
     of others do ("held_out_mlm_loss@general"). With `full_tokens` there are also scores on that number
     of tokens; their keys begin with "full_". Batches are divided among the processes.
 
-    Also returns each corpus's sums, [R, 6]; with those from `before` there are the changes since.
+    Also returns each corpus's sums, [R, 6]; with those from `before` there are the changes since, each on
+    the tokens of its scores.
     """
     result: dict[str, float] = {}
     measured: dict[str, np.ndarray] = {}
@@ -41,16 +42,16 @@ def evaluate(
             raise InputError(f"no held-out document in {name or 'the corpus'}: give it more documents")
         part = (process.rank, process.world_size)
         sums = process.sum(sums_of(model, stream, drawn, part=part)).cpu().numpy()
+        measured[name], old = sums, (before or {}).get(name, sums[:0])
         few = rows_within(drawn.lengths, tokens)
         for prefix, count in (("", few), ("full_", len(drawn) if full_tokens else 0)):
-            if count:
-                scores = scores_of(sums[:count], drawn.doc_keys[:count])
-                result |= {f"{prefix}held_out_{key}{suffix}": value for key, value in scores.items()}
-        measured[name] = sums
-        old = (before or {}).get(name)
-        if old is not None and len(old) >= len(sums):  # fewer tokens are the first of more
-            changes = changes_of(old[: len(sums)], sums, drawn.doc_keys)
-            result |= {f"held_out_{key}{suffix}": value for key, value in changes.items()}
+            if not count:
+                continue
+            documents = drawn.doc_keys[:count]
+            scores = scores_of(sums[:count], documents)
+            if len(old) >= count:  # fewer tokens are the first of more
+                scores |= changes_of(old[:count], sums[:count], documents)
+            result |= {f"{prefix}held_out_{key}{suffix}": value for key, value in scores.items()}
     return result, measured
 
 

@@ -80,12 +80,8 @@ def held_out_figures(history: History) -> list[HeldOutFigure]:
     figures = []
     for corpus in held_out_corpora(history):
         for metric in SHOWN:
-            if ends := _ends(history, metric, corpus):
-                before, after = ends
-                name = _key(f"{metric}_change", corpus)
-                last = next((record for record in reversed(history) if name in record), None)
-                changed = _measured(last, name) if last else Measured(after.value - before.value)
-                figures.append(HeldOutFigure(corpus, metric, before, after, changed))
+            if measured := _ends(history, metric, corpus):
+                figures.append(HeldOutFigure(corpus, metric, *measured))
     return figures
 
 
@@ -100,18 +96,20 @@ def _key(metric: str, corpus: str) -> str:
     return f"held_out_{metric}@{corpus}" if corpus else f"held_out_{metric}"
 
 
-def _ends(history: History, metric: str, corpus: str) -> tuple[Measured, Measured] | None:
-    """A metric's first and last value on the same documents, those of the larger sample if there are two;
-    None if it was not measured.
+def _ends(history: History, metric: str, corpus: str) -> tuple[Measured, Measured, Measured] | None:
+    """A metric's first and last value on the same documents, those of the larger sample if there are two, and
+    its change; None if it was not measured.
     """
     key = _key(metric, corpus)
-    full = f"full_{key}"
-    records = [record for record in history if key in record or full in record]
+    records = [record for record in history if key in record or f"full_{key}" in record]
     if not records:
         return None
     first, last = records[0], records[-1]
-    one = full if full in first and full in last else key
-    return _measured(first, one), _measured(last, one)
+    sample = "full_" if f"full_{key}" in first and f"full_{key}" in last else ""
+    before, after = (_measured(record, sample + key) for record in (first, last))
+    of_change = sample + _key(f"{metric}_change", corpus)
+    changed = _measured(last, of_change) if of_change in last else Measured(after.value - before.value)
+    return before, after, changed
 
 
 def _measured(record: Mapping[str, float], key: str) -> Measured:

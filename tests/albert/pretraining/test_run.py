@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -41,20 +42,23 @@ from tests.conftest import save_small_model, small_model
 
 def test_a_mixed_in_corpus_is_evaluated_by_itself(settings, corpora):
     mix = (Corpus(name="general", shards=corpora["general"], share=0.3, held_out_share=0.1),)
-    result = pretrain(replace(settings, mix=mix))
+    settings = with_options(settings, mix=mix, evaluation={"held_out_tokens": 500, "full_tokens": 4000})
+    result = pretrain(settings)
     for record in result.evaluations():
         assert record["held_out_mlm_loss@general"] > 0
         assert record["held_out_mlm_loss@general"] != record["held_out_mlm_loss"]
     first, last = result.evaluations()[0], result.evaluations()[-1]
-    for corpus in ("", "@general"):  # the change since the start has an interval
-        change = last[f"held_out_mlm_loss_change{corpus}"]
-        assert change == pytest.approx(
-            last[f"held_out_mlm_loss{corpus}"] - first[f"held_out_mlm_loss{corpus}"]
-        )
-        low, high = (last[f"held_out_mlm_loss_change_{end}{corpus}"] for end in ("low", "high"))
+    for sample, corpus in product(
+        ("", "full_"), ("", "@general")
+    ):  # the change since the start has an interval
+        loss = f"{sample}held_out_mlm_loss"
+        change = last[f"{loss}_change{corpus}"]
+        assert change == pytest.approx(last[f"{loss}{corpus}"] - first[f"{loss}{corpus}"])
+        low, high = (last[f"{loss}_change_{end}{corpus}"] for end in ("low", "high"))
         assert low < change < high
+    assert first["full_held_out_masked_tokens"] > first["held_out_masked_tokens"]
     assert read_result(settings.run_folder) == result
-    assert read_settings(settings.run_folder) == with_options(settings, mix=mix, running={"accumulate": 1})
+    assert read_settings(settings.run_folder) == with_options(settings, running={"accumulate": 1})
 
 
 def test_baselines_are_of_the_documents_that_are_scored(settings, tmp_path):

@@ -306,9 +306,10 @@ def test_before_and_after_are_of_the_larger_sample_where_both_ends_measured_it()
     records, loss = history(), "held_out_mlm_loss"
     for record, full in ((records[0], 8.5), (records[4], 7.5)):  # it might have been the last, but was better
         record[f"full_{loss}"] = full
+        record[f"full_{loss}_change"] = full - 8.6
     (both, _), (full, _) = held_out_figures(records), held_out_figures(records[:5])
     assert (both.before.value, both.after.value) == (records[0][loss], records[-1][loss])
-    assert (full.before.value, full.after.value) == (8.5, 7.5)
+    assert (full.before.value, full.after.value, full.change.value) == (8.5, 7.5, 7.5 - 8.6)
 
 
 def test_what_was_measured_is_named_as_its_corpus_is(tmp_path):
