@@ -118,25 +118,26 @@ def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = Fal
         splits["train"] = train
     labels: tuple[str, ...] = ()
     if task.kind in (Kind.SINGLE, Kind.PAIR, Kind.MULTILABEL, Kind.TOKENS):
-        labels = _labels(task, splits)
+        labels = _labels(task, splits, dropped)
     return TaskData(task, splits, labels, overlaps, dropped)
 
 
-def _labels(task: Task, splits: Mapping[str, Split]) -> tuple[str, ...]:
+def _labels(task: Task, splits: Mapping[str, Split], dropped: int) -> tuple[str, ...]:
     """The labels that the task lists, else the sorted ones of the training examples; of tagged ones O, then
     B- and I- of every type of entity that is listed or occurs there.
 
     Raises InputError if there is nothing to tell apart, or if another split has other labels.
     """
     train, is_tagged = splits["train"], task.kind is Kind.TOKENS
+    place = f"{train.path} without {dropped:,} dropped examples" if dropped else f"{train.path}"
     seen = {label for labels in train.label_sets for label in labels}
     if len(seen) < (1 if is_tagged else 2):
         only = f"the one label {min(seen)!r}" if seen else "no entity" if is_tagged else "no label"
-        raise InputError(f"{train.path} has {only}: there is nothing to tell apart")
+        raise InputError(f"{place} has {only}: there is nothing to tell apart")
     known = tuple(sorted(seen | kinds_of(task))) if task.labels is None or is_tagged else task.labels
     if task.metrics[0] in BINARY_METRICS and len(known) != 2:
         raise InputError(
-            f"task {task.name}: {task.metrics[0]} is for two labels, and {train.path} has {len(known)}: use "
+            f"task {task.name}: {task.metrics[0]} is for two labels, and {place} has {len(known)}: use "
             "accuracy or macro_f1"
         )
     for split in splits.values():
@@ -144,6 +145,6 @@ def _labels(task: Task, splits: Mapping[str, Split]) -> tuple[str, ...]:
             if unknown := sorted(set(of_row) - set(known)):
                 raise InputError(
                     f"label {_first(unknown[:1])!r} in {split.path} (about row {row}) does not occur in "
-                    f"{train.path}; its {len(known)} labels are {_first(known)}"
+                    f"{place}; its {len(known)} labels are {_first(known)}"
                 )
     return ("O", *(f"{prefix}-{name}" for name in known for prefix in "BI")) if is_tagged else known

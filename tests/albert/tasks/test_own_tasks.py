@@ -44,6 +44,10 @@ def test_what_parts_of_a_task_have_in_common_is_counted_and_can_be_dropped(tmp_p
     table(paths["dev"], "text label", rows["train"][3:])
     with pytest.raises(InputError, match="nothing is left to learn"):
         read_task(Task(name="t"), {"train": copied(paths["dev"]), "dev": paths["dev"]}, drop_overlap=True)
+    for name, lines in (("train", [*rows["train"][3:], ("炒锅太烫", 2)]), ("dev", [("炒锅太烫", 2)])):
+        table(paths[name], "text label", lines)
+    with pytest.raises(InputError, match="label '2' in .* in .*train.tsv without 1 dropped examples; its 2"):
+        read_task(Task(name="t"), paths, drop_overlap=True)
     with pytest.raises(InputError, match="--train and --test are the same file"):
         read_task(Task(name="t"), paths | {"test": tmp_path / "." / "train.tsv"})
 
