@@ -52,6 +52,7 @@ class FineTuned:
     running: FineTuneRunning  # the length is the model's
     checkpoint: str  # hf:OWNER/NAME, or a folder's short name
     # what follows is empty for a model that transformers' Trainer saved
+    texts: int = 0  # of each example: two of a pair
     checksum: str = ""
     run: str = ""  # the key of its run
     seed: int = 0

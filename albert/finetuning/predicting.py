@@ -142,6 +142,12 @@ def predict_file(folder: Path | str, path: Path | str, task: Task | None = None)
     predictor, path = load_fine_tuned(folder, task), Path(path)
     record = predictor.record
     _, split = read_split(path, record.task, is_labelled=False)
+    texts = len(split.examples[0].texts())
+    if record.texts not in (0, texts):
+        raise InputError(
+            f"{path} has {texts} text(s) in a row, and {folder} learnt from {record.texts}: rename its "
+            "columns, or name them in a task file for --task"
+        )
     encoded, scores = predictor.scores(split.examples)
     return Predicted(
         record=record,

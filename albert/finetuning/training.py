@@ -272,6 +272,7 @@ def _record(candidate: Candidate, result: SeedResult, key: str) -> FineTuned:
         has_unanswerable=isinstance(candidate.learner, Span) and candidate.learner.has_unanswerable,
         running=candidate.settings.running,
         checkpoint=str(candidate.path),
+        texts=len(candidate.data.splits["train"].examples[0].texts()),
         checksum=candidate.checksum,
         run=key,
         seed=result.seed,

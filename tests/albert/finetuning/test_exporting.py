@@ -24,7 +24,7 @@ from albert.reports import write_card, write_report
 from albert.tasks import Task, load_task
 from data.errors import InputError
 from tests.albert.checkpoints.arriving import save
-from tests.albert.finetuning.examples import choices, numbers, prepared, settings_of, spans, tagged
+from tests.albert.finetuning.examples import choices, numbers, prepared, settings_of, spans, table, tagged
 from tests.albert.report_samples import comparison, model, report_of
 from tests.commands import run_here
 from tests.conftest import save_small_model
@@ -207,6 +207,24 @@ def test_what_cannot_predict_is_refused_in_a_line(tmp_path, tokenizer):
     os.truncate(tmp_path / "kept" / "task.json", 20)
     with pytest.raises(InputError, match="task.json cannot be read as JSON"):
         predict_file(tmp_path / "kept", tmp_path / "examples.tsv")
+
+
+@pytest.mark.parametrize("names", ["text_a text_b score", "text_a score"])
+def test_a_model_of_pairs_reads_no_single_texts_nor_the_reverse(names, tmp_path, tokenizer):
+    """Where a kind of task has both, such as numbers."""
+    texts = names.count("text")
+    rows = [(*(text, "茶香")[:texts], number) for number, text in enumerate(SENTENCES)]
+    file = table(tmp_path / "train.tsv", names, rows)
+    model = save_small_model(tmp_path / "small", tokenizer)
+    settings = settings_of(Task(name="t", kind="regression"), file, model, epochs=1)
+    fine_tune_one(prepared(settings), 0, 3e-3, tmp_path / "kept")
+    assert len(predict_file(tmp_path / "kept", file).examples) == len(rows)
+    others = table(tmp_path / "new.tsv", "text_a other" if texts == 2 else "text_a text_b", [("茶", "水")])
+    with pytest.raises(InputError, match=rf"has {3 - texts} text\(s\) in a row, .* learnt from {texts}:"):
+        predict_file(tmp_path / "kept", others)
+    named = Task(name="t", kind="regression", columns={"text": "text_a", "pair": "other"})
+    if texts == 2:
+        assert len(predict_file(tmp_path / "kept", others, named).examples) == 1
 
 
 def without_labels(kind):
