@@ -182,7 +182,8 @@ def curves(
             axes.set_ylim(bottom=0)
         axes.set_xlabel(x_label, loc="right")
         is_whole = all(float(x).is_integer() for line in lines for x, _ in line.points)
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=is_whole, steps=_ROUND))
+        # one step alone is the only label: by default two are asked for, whole or not
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=is_whole, steps=_ROUND, min_n_ticks=1))
         axes.xaxis.set_major_formatter(_tick)
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=_ROUND))
         axes.yaxis.set_major_formatter(_tick)

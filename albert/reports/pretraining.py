@@ -20,6 +20,7 @@ from albert.reports.sections import (
     Table,
     capitalised,
     change,
+    counted,
     decimal,
     decimal_change,
     number,
@@ -281,6 +282,6 @@ def _swapped_by_length(buckets: Sequence[LengthAudit]) -> list[Interval]:
         if n := bucket.in_order + bucket.swapped:
             test = binomtest(bucket.swapped, n)
             low, high = test.proportion_ci(method="wilson")  # Wilson 1927
-            label = f"{bucket.low} to {bucket.high} tokens, {n:,} pairs"
+            label = f"{bucket.low} to {bucket.high} tokens, {counted(n, 'pair')}"
             rows.append(Interval(label, (), 100 * test.statistic, (100 * low, 100 * high)))
     return rows

@@ -283,6 +283,12 @@ def test_a_name_may_begin_with_an_underscore():
     assert {"_old", "new"} <= {text.strip() for text in drawn.itertext()}
 
 
+def test_an_axis_of_steps_has_whole_numbers():
+    drawn = ET.fromstring(curves("t", "u", [Line("one", [(6.0, 250.0)])]).svg("p"))
+    labels = [text for text in map(str.strip, drawn.itertext()) if re.fullmatch(r"[\d.]+", text)]
+    assert [text for text in labels if float(text) < 10] == ["6"]
+
+
 def test_a_legend_of_many_runs_leaves_room_for_their_lines():
     lines = [Line(f"general-v1-tiny-steps-{n}", [(0.0, 1.0), (1.0, 2.0)]) for n in range(40)]
     (height,) = re.findall(r'viewBox="0 0 360 (\S+)"', curves("t", "u", lines).svg("p"))  # or it warns
