@@ -1,3 +1,4 @@
+from .audits import AUDITED_TOKENS as AUDITED_TOKENS
 from .audits import Audits as Audits
 from .result import PretrainResult as PretrainResult
 from .result import forget_failure as forget_failure

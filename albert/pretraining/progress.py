@@ -20,7 +20,7 @@ from albert.pretraining.tracking import Tracker
 from data.files import write_text
 
 # entries of a record that only the report shows
-_detail = re.compile(r"^probe_|^full_|_(low|high|documents|masked_tokens|pairs)(@|$)")
+_detail = re.compile(r"^probe_|^full_|_(low|high|documents|masked_tokens|pairs|seen|bigram_loss)(@|$)")
 
 
 class Figures(NamedTuple):

@@ -18,6 +18,7 @@ from albert.reports.corpus import CorpusFacts
 from albert.reports.page import flat, read_report, score_tables
 from albert.reports.pretraining import held_out_corpora, held_out_table, points_of, run_table
 from albert.reports.sections import MISSING, Table, counted, decimal, number, pairs_table, percent, points
+from albert.reports.verdict import verdict
 from albert.tasks import Kind
 from data.errors import InputError
 from data.files import write_text
@@ -78,8 +79,10 @@ def _of_pretraining(report: Report, folder: Path, licences: Mapping[str, str]) -
     result = runs.get(folder.resolve().parent.name, report.pretraining)
     if result is None:
         raise InputError(f"the report {report.title!r} is of no pretraining: choose one that is")
+    is_judged = result is report.pretraining
     if (folder / MANIFEST_FILE).is_file():  # it may be an earlier one than the run's last
         state = read_trainer_state(folder)
+        is_judged &= state.step == result.steps
         result = replace(result, steps=state.step, tokens=state.tokens, history=state.history)
     settings = flat(
         report.settings.get(f"pretraining: {result.run_folder.name}")
@@ -102,6 +105,7 @@ def _of_pretraining(report: Report, folder: Path, licences: Mapping[str, str]) -
     if len(held_out_corpora(result.history)) < 2:
         forgotten += "\nNo other corpus was mixed in, so what the model forgot was not measured."
     parts = (
+        report.verdict if is_judged else verdict(result, ()),
         "## Training text\n\n" + _corpora(report.corpora, licences).to_markdown(),
         "## Recipe\n\n" + pairs_table(("Setting", "value"), recipe).to_markdown(),
         run_table(result).to_markdown(),
@@ -141,8 +145,8 @@ def _of_fine_tuning(report: Report, record: FineTuned, config: AlbertConfig) -> 
     metric, score = next(iter(record.dev.items()))
     if len(row.seeds) > 1 and score >= max(run.dev[metric] for run in row.seeds):
         mean += "; this one was the best on dev, which flatters it"
-    parts = ("## This model\n\n" + pairs_table(("", ""), facts).to_markdown(), f"{mean}.")
-    return header, parts, _FINE_TUNED_LIMITS
+    this_model = "## This model\n\n" + pairs_table(("", ""), facts).to_markdown()
+    return header, (report.verdict, this_model, f"{mean}."), _FINE_TUNED_LIMITS
 
 
 def _on_hub(start: str) -> str | None:
@@ -156,7 +160,6 @@ def _card(report: Report, header: Mapping[str, object], parts: Sequence[str], li
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     text = [
         f"# {report.title}",
-        report.verdict,
         *parts,
         "## Evaluation",
         *(
@@ -189,5 +192,7 @@ def _curve(result: PretrainResult) -> Table:
         {"step": number(step), "held-out loss": decimal(loss), "accuracy": percent(accuracy.get(step))}
         for step, loss in points_of(result.history, "held_out_mlm_loss")
     ]
-    caption = "Masked-language-model loss in nats, on documents that were not trained on."
+    tokens = points_of(result.history, "held_out_masked_tokens")
+    caption = "Masked-language-model loss in nats, on documents that were not trained on"
+    caption += f": {number(tokens[0][1])} masked tokens." if tokens else "."
     return Table.of(caption, records, words=())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -87,8 +88,11 @@ def _reason(row: FunnelRow) -> str:
     """
     >>> _reason(FunnelRow("filter", "documents", 40, 35, "too_short", 5))
     '5 documents too short'
+    >>> _reason(FunnelRow("read", "files_read_as", 0, 0, "document", 1))
+    '1 file read as document'
     """
-    what = f"{row.reason}" if row.unit == "removed" else f"{row.unit} {row.reason}"  # removed_url
+    unit = re.sub("^([a-z]+)s(?=_|$)", r"\1", row.unit) if row.count == 1 else row.unit
+    what = f"{row.reason}" if unit == "removed" else f"{unit} {row.reason}"  # removed_url
     return f"{number(row.count)} {what}".replace("_", " ")
 
 

@@ -69,7 +69,9 @@ def _slices(comparison: Comparison) -> Section:
         name = f"{part.by} {part.low}" + ("" if part.high == part.low else f" {end}")
         scores = {model.name: spread(one.score) for model, one in zip(models, parts, strict=True)}
         records.append({"Examples by": name, "examples": number(part.examples), **scores})
-    caption = "The main metric in points, mean ± half its 95% interval; lengths in tokens of all sequences."
+    caption = (
+        "The main metric in points, mean ± half its 95% interval; lengths in tokens read, of all sequences."
+    )
     table = Table.of(caption, records)
     return Section(title="By length and content", tables=(table,))
 
@@ -141,6 +143,7 @@ def _seeds(comparison: Comparison) -> Section:
     ]
     caption = (
         "The main metric in points. A run left chance level if its score is two standard errors above it, on "
-        "test if there is one. A start that does not on dev is counted and repeated."
+        "test if there is one. A start that does not on dev is counted and repeated. Seconds are "
+        "of everything, examples/s of training alone."
     )
     return Section(title="Every seed", tables=(Table.of(caption, records),))

@@ -152,6 +152,14 @@ def _tick(value: float, _: object = None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{round(value, 12):g}"
 
 
+def _short(value: float) -> str:
+    """
+    >>> _short(3928.7), _short(0.0000215)
+    ('3,930', '2.15e-05')
+    """
+    return _tick(float(f"{value:.3g}"))
+
+
 def curves(
     title: str,
     unit: str,
@@ -174,7 +182,8 @@ def curves(
             axes.set_ylim(bottom=0)
         axes.set_xlabel(x_label, loc="right")
         is_whole = all(float(x).is_integer() for line in lines for x, _ in line.points)
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=is_whole, steps=_ROUND))
+        # one step alone is the only label: by default two are asked for, whole or not
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=is_whole, steps=_ROUND, min_n_ticks=1))
         axes.xaxis.set_major_formatter(_tick)
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=_ROUND))
         axes.yaxis.set_major_formatter(_tick)
@@ -182,7 +191,7 @@ def curves(
             _legend_above(axes, named)
 
     ends = ", ".join(
-        f"{line.legend} from {line.points[0][1]:.3g} to {line.points[-1][1]:.3g}"
+        f"{line.legend} from {_short(line.points[0][1])} to {_short(line.points[-1][1])}"
         for line in lines
         if line.legend
     )
@@ -281,7 +290,7 @@ def intervals(title: str, unit: str, rows: Sequence[Interval], *, level: float |
     words = "; ".join(
         f"{row.label}: {row.mean:.2f}"
         + (f", from {row.ends[0]:.2f} to {row.ends[1]:.2f}" if row.ends is not None else "")
-        + f", single values {', '.join(f'{value:.2f}' for value in row.values)}"
+        + (f", single values {', '.join(f'{value:.2f}' for value in row.values)}" if row.values else "")
         for row in rows
     )
     return Plot(title, unit, words, paint, height=0.6 + 0.6 * max(len(rows), 2))

@@ -6,11 +6,12 @@ A plot is drawn only if its figures exist.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from scipy.stats import binomtest
 
-from albert.pretraining import Audits, Event, PretrainResult
+from albert.pretraining import AUDITED_TOKENS, Audits, Event, PretrainResult
 from albert.reports.plots import Interval, Line, Plot, columns, curves, intervals
 from albert.reports.sections import (
     MISSING,
@@ -19,6 +20,7 @@ from albert.reports.sections import (
     Table,
     capitalised,
     change,
+    counted,
     decimal,
     decimal_change,
     number,
@@ -148,6 +150,9 @@ def _sample(history: History, corpus: str) -> str:
     if not (documents and tokens):
         return ""
     text = f"{capitalised(corpus or OWN)}: {number(documents)} documents, {number(tokens)} masked tokens"
+    between = points_of(history, _key("masked_tokens", corpus))[0][1]
+    if between < tokens:
+        text += f" (curves and log: the first {number(between)})"
     if pairs:
         text += f", {number(pairs)} sentence pairs in both orders"
     if bigrams is not None:
@@ -176,7 +181,14 @@ def run_table(result: PretrainResult) -> Table:
         "masked words that have a similar word": percent(masks.similar_words if masks else None),
         "instances without an order label": percent(unordered / instances if instances else None),
     }
-    return pairs_table(("The run", "figure"), figures)
+    table = pairs_table(("The run", "figure"), figures)
+    if not audits.masks:
+        return table
+    caption = (
+        f"Masks and order labels are those of the first tokens that the run's own corpus gave, at most "
+        f"{number(AUDITED_TOKENS)}."
+    )
+    return replace(table, caption=caption)
 
 
 def _event_table(events: Sequence[Event]) -> Table:
@@ -270,6 +282,6 @@ def _swapped_by_length(buckets: Sequence[LengthAudit]) -> list[Interval]:
         if n := bucket.in_order + bucket.swapped:
             test = binomtest(bucket.swapped, n)
             low, high = test.proportion_ci(method="wilson")  # Wilson 1927
-            label = f"{bucket.low} to {bucket.high} tokens, {n:,} pairs"
+            label = f"{bucket.low} to {bucket.high} tokens, {counted(n, 'pair')}"
             rows.append(Interval(label, (), 100 * test.statistic, (100 * low, 100 * high)))
     return rows

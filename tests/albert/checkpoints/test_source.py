@@ -155,6 +155,7 @@ def test_a_card_is_of_its_checkpoint_and_run_whatever_else_the_report_has(tmp_pa
         (folder / MANIFEST_FILE).write_text("{}", encoding="utf-8")
         card = write_card(folder, report=write_report(report, tmp_path / "report")).read_text("utf-8")
         shown = ("| steps | 25 |", "| tokens | 80,000 |", "| before | after 20 steps |", "| 20 | 6.333 |")
+        shown += ("\n\nHeld-out MLM loss 8.00 → 6.33, ",)
         for part in (*shown, f"| {peak} |", f"base_model: org/of-{run}\n"):
             assert part in card, card
         assert "| 30 | 5.500 |" not in card

@@ -52,6 +52,14 @@ def test_a_line_has_means_speed_and_the_time_that_is_left(settings, capsys):
     assert kept == state.history and [r["step"] for r in kept] == [0, 2, 4]
 
 
+def test_a_line_has_no_figure_of_other_tokens_than_its_losses(settings, capsys):
+    log = ProgressLog(settings, state := TrainerState(), speaks=True)
+    baselines = {"held_out_bigram_loss@law": 5.0, "held_out_seen": 0.1}
+    log.record({"step": 0, "held_out_mlm_loss": 3.0, "full_held_out_mlm_loss": 4.0, **baselines}, state)
+    log.close()
+    assert capsys.readouterr().err.splitlines() == ["step 0/40  held_out_mlm_loss 3"]
+
+
 def test_a_rollback_removes_the_records_after_it(settings):
     state = TrainerState()
     log = ProgressLog(settings, state, speaks=True)

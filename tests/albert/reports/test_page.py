@@ -254,9 +254,12 @@ def test_audits_are_drawn_against_the_rule(tmp_path):
     )
     assert descriptions["Mask rate by sequence length"].endswith("≤ 64: 14.8% (the rule's 15%)")
     assert "1: 54.5% (the rule's 54.5%), 2: 27.3%" in descriptions["Words masked together"]
-    assert descriptions["Sentence pairs swapped, by length"].startswith("1 to 64 tokens, 92 pairs: 56.52")
+    swapped = descriptions["Sentence pairs swapped, by length"]
+    assert swapped.startswith("1 to 64 tokens, 92 pairs: 56.52") and "single values" not in swapped
     assert descriptions["MLM loss"].endswith("1 event marked")
+    assert descriptions["Throughput"] == "training from 9,000 to 9,000; 1 event marked"
     figures = dict(section.tables[1].rows)
+    assert section.tables[1].caption.endswith("at most 200,000.")
     assert figures["peak memory"] == "1.32 GB" and figures["time the trainer waited for data"] == "0.4%"
     assert figures["instances without an order label"] == "8.0%"
     assert figures["masked words that have a similar word"] == "83.0%"
@@ -267,6 +270,12 @@ def test_a_name_may_begin_with_an_underscore():
     lines = [Line(name, [(0.0, 1.0), (1.0, 2.0)]) for name in ("_old", "new")]
     drawn = ET.fromstring(curves("t", "u", lines).svg("p"))
     assert {"_old", "new"} <= {text.strip() for text in drawn.itertext()}
+
+
+def test_an_axis_of_steps_has_whole_numbers():
+    drawn = ET.fromstring(curves("t", "u", [Line("one", [(6.0, 250.0)])]).svg("p"))
+    labels = [text for text in map(str.strip, drawn.itertext()) if re.fullmatch(r"[\d.]+", text)]
+    assert [text for text in labels if float(text) < 10] == ["6"]
 
 
 def test_a_legend_of_many_runs_leaves_room_for_their_lines():
@@ -316,8 +325,9 @@ def test_what_was_measured_is_named_as_its_corpus_is(tmp_path):
     records = history("LawText")
     for record in (records[0], records[-1]):
         record |= {"held_out_documents@LawText": 35.0, "held_out_masked_tokens@LawText": 812.0}
+        record |= {"full_held_out_documents@LawText": 36.0, "full_held_out_masked_tokens@LawText": 1624.0}
     caption = held_out_table(replace(pretraining(tmp_path), history=records)).caption
-    assert caption.endswith("LawText: 35 documents, 812 masked tokens.")
+    assert caption.endswith("LawText: 36 documents, 1,624 masked tokens (curves and log: the first 812).")
 
 
 def test_markdown_holds_the_main_tables(tmp_path):
