@@ -56,7 +56,7 @@ def test_packed_states_are_those_of_each_sequence_alone(name, tmp_path, tokenize
     torch.testing.assert_close(ours, torch.cat(alone), atol=2e-5, rtol=1e-5)
 
 
-def test_a_pair_is_separated_as_the_models_own_tokenizer_does(tmp_path, tokenizer):
+def test_a_pair_is_separated_as_the_models_own_tokenizer_does_and_cut_at_its_longer_side(tmp_path, tokenizer):
     config = transformers.XLMRobertaConfig(vocab_size=tokenizer.vocab_size, **SIZES)
     transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
@@ -73,10 +73,13 @@ def test_a_pair_is_separated_as_the_models_own_tokenizer_does(tmp_path, tokenize
         return encode_texts([[texts]], found, length, np.zeros(1))
 
     first, second = "采茶要早炒锅", "水"
-    pair, cut = encode(128, first, second), encode(8, first, second)
+    pair, cut, other = encode(128, first, second), encode(8, first, second), encode(8, second, first)
     assert pair.input_ids.tolist() == theirs(first, second)["input_ids"] and not pair.cut
     assert pair.segment_b_start.tolist() == [len(first) + 3]
+    types = pair.choose(np.array([0])).batch.token_type_ids.tolist()
+    assert types == [0] * (len(first) + 3) + [1] * (len(second) + 1)
     assert cut.input_ids.tolist() == theirs(first[:3], second)["input_ids"] and cut.cut
+    assert other.input_ids.tolist() == theirs(second, first[:3])["input_ids"] and other.cut
     assert encode(128, first).input_ids.tolist() == theirs(first)["input_ids"]
     question = SpanExample(id="0", passage=first, question=second, answers=("茶",), starts=(1,))
     asked = Span("cmrc", has_unanswerable=False).encode([question], found, 128)

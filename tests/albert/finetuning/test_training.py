@@ -18,7 +18,7 @@ from albert.finetuning import (
     save_run,
 )
 from albert.finetuning.classification import Classification
-from albert.finetuning.encoding import Predictions, encode_texts
+from albert.finetuning.encoding import Predictions
 from albert.finetuning.settings import FEWEST_EPOCHS, MOST_EPOCHS, SWEEP
 from albert.finetuning.training import fine_tune_models, plan_batches, predict
 from albert.optim import adamw
@@ -191,19 +191,6 @@ def test_a_run_is_trained_anew_exactly_when_an_option_or_an_input_changes_it(spl
     keys += [run_key(one, 0, 1e-3) for one in others]
     table(split_files["dev"], "text label", ["香好", "苦坏"])
     assert len({*keys, run_key(candidate, 0, 1e-3)}) == 17
-
-
-def test_pairs_are_cut_at_the_longer_side(tokenizer):
-    pairs = [("采茶" * 20, "香"), ("采", "茶香" * 20)]
-    encoded = encode_texts([[pair] for pair in pairs], tokenizer, 16, np.array([0, 1]))
-    assert encoded.cut == 2
-    chosen = encoded.choose(np.array([1, 0]))
-    assert chosen.batch.cu_seqlens.tolist() == [0, 16, 32]
-    for number, first in ((0, 3), (1, 14)):
-        ids = chosen.batch.input_ids[16 * number : 16 * number + 16].tolist()
-        types = chosen.batch.token_type_ids[16 * number : 16 * number + 16].tolist()
-        assert ids.count(tokenizer.sep_id) == 2 and types == sorted(types)
-        assert types.count(0) == ids.index(tokenizer.sep_id) + 1 == first
 
 
 def test_labels_that_training_never_saw_and_single_classes_are_refused(split_files, model_folder):
