@@ -23,6 +23,8 @@ from albert.tasks import AnyExample, Kind, TaggedExample, Task, entities_of, rea
 from data.errors import InputError
 from data.tokenization import Tokenizer
 
+_ROWS = {1: "single texts", 2: "pairs of texts"}  # by the texts of an example
+
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
@@ -145,8 +147,8 @@ def predict_file(folder: Path | str, path: Path | str, task: Task | None = None)
     texts = len(split.examples[0].texts())
     if record.texts not in (0, texts):
         raise InputError(
-            f"{path} has {texts} text(s) in a row, and {folder} learnt from {record.texts}: rename its "
-            "columns, or name them in a task file for --task"
+            f"{path} has {_ROWS[texts]}, and {folder} learnt from {_ROWS[record.texts]}: rename its columns, "
+            "or name them in a task file for --task"
         )
     encoded, scores = predictor.scores(split.examples)
     return Predicted(
