@@ -220,7 +220,8 @@ def test_a_model_of_pairs_reads_no_single_texts_nor_the_reverse(names, tmp_path,
     fine_tune_one(prepared(settings), 0, 3e-3, tmp_path / "kept")
     assert len(predict_file(tmp_path / "kept", file).examples) == len(rows)
     others = table(tmp_path / "new.tsv", "text_a other" if texts == 2 else "text_a text_b", [("茶", "水")])
-    with pytest.raises(InputError, match=rf"has {3 - texts} text\(s\) in a row, .* learnt from {texts}:"):
+    kinds = ["single texts", "pairs of texts"]
+    with pytest.raises(InputError, match=f"has {kinds[2 - texts]}, .* learnt from {kinds[texts - 1]}:"):
         predict_file(tmp_path / "kept", others)
     named = Task(name="t", kind="regression", columns={"text": "text_a", "pair": "other"})
     if texts == 2:
