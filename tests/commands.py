@@ -32,7 +32,7 @@ def run_python(*arguments: object, **environment: str) -> subprocess.CompletedPr
     """Run `python ARGUMENTS`, such as -c and a program."""
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
-        cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=600,
+        cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
 
 

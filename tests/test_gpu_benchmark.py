@@ -83,7 +83,7 @@ def test_measure_runs_every_case_small_on_a_cpu(tmp_path, vocabulary_file):
     absent.mkdir()
     for name in ABSENT:  # not importable, in other processes neither
         (absent / f"{name}.py").write_text("raise ModuleNotFoundError(__name__)", "utf-8")
-    options = ["--device", "cpu", "--tiny", "--out", out, "--shards", shard]
+    options = ["--device", "cpu", "--tiny", "--minutes", 60, "--out", out, "--shards", shard]
     output_of("-m", "benchmarks.gpu", "measure", *options, PYTHONPATH=str(absent))
     found = lines_of(out, "measure")
     assert {r["case"] for r in found["result"]} == {c.name for c in gpu.all_cases(Scale.here())}
