@@ -115,6 +115,10 @@ WEIGHTS = "model.safetensors"
 HUGE = {"vocab_size": 10**7, "hidden_size": 10**6, "num_attention_heads": 1000, "intermediate_size": 10**7}
 DAMAGES = {
     "truncated": (lambda f: (f / WEIGHTS).write_bytes((f / WEIGHTS).read_bytes()[:5000]), "not a whole"),
+    "long header": (
+        lambda f: (f / WEIGHTS).write_bytes((2**62).to_bytes(8, "little") + b"{}"),
+        "not a whole",
+    ),
     "other tensors": (lambda f: save_file({"x": torch.ones(2)}, f / WEIGHTS), "does not hold the encoder"),
     "another prefix": (
         tensors(lambda name, tensor: {f"net.{name}": tensor}),
@@ -125,6 +129,7 @@ DAMAGES = {
         "does not hold the encoder: .* missing, first",
     ),
     "nan": (tensors(spoil), "NaN or infinity"),
+    "another width": (set_config(intermediate_size=97), "do not belong together"),
     "two files": (
         lambda f: shutil.copy(f / WEIGHTS, f / "old.safetensors"),
         "holds 2 sets of weights .model.safetensors, old.safetensors.: pass the one that is meant",

@@ -48,9 +48,8 @@ def test_a_mixed_in_corpus_is_evaluated_by_itself(settings, corpora):
         assert record["held_out_mlm_loss@general"] > 0
         assert record["held_out_mlm_loss@general"] != record["held_out_mlm_loss"]
     first, last = result.evaluations()[0], result.evaluations()[-1]
-    for sample, corpus in product(
-        ("", "full_"), ("", "@general")
-    ):  # the change since the start has an interval
+    # the change since the start has an interval
+    for sample, corpus in product(("", "full_"), ("", "@general")):
         loss = f"{sample}held_out_mlm_loss"
         change = last[f"{loss}_change{corpus}"]
         assert change == pytest.approx(last[f"{loss}{corpus}"] - first[f"{loss}{corpus}"])
