@@ -142,6 +142,7 @@ class Contamination:
     found: int  # those that the corpus holds
     documents: int  # documents of the corpus that hold one
     examples: tuple[int, ...]  # numbers in the split, from 0, of the examples with such a text
+    share: float = 0.0  # of a text's sequences of 13 letters that make it found; 0: any one of them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,8 +39,6 @@ _CORRECTED = (
     "p is from Student's t, adjusted for the number of contrasts (Holm 1979) but for a primary one, named "
     "before the run. Bold: p < 0.05."
 )
-# the guard's rule (see data.cleaning.guard); a corpus made with a guard's share has more in common
-_IN_COMMON = "13 letters (shorter ones all) in common with"
 _MUCH_OVERLAP = 0.1  # of the test examples are in dev
 _NAMED = 3  # most models that a warning names; of more it gives the number
 
@@ -274,13 +272,19 @@ def contamination_table(comparison: Comparison) -> Table:
             "split": one.split,
             "texts searched for": number(one.texts),
             "found": number(one.found),
+            "by": _in_common(one),
             "in documents": number(one.documents),
             "read by": _listed(_readers(models, one), models),
         }
         for one in searches.values()
     ]
-    caption = f"Texts of the task that have {_IN_COMMON} a corpus that models were pretrained on."
-    return Table.of(caption, records, words=("Contamination", "split", "read by"))
+    caption = "Texts of the task in a corpus that models were pretrained on, by what both have in common."
+    return Table.of(caption, records, words=("Contamination", "split", "by", "read by"))
+
+
+def _in_common(one: Contamination) -> str:
+    """By how much of a text it counts as found: the guard's rule (see data.cleaning.guard)."""
+    return f"{one.share:.0%} of their runs of 13 letters" if one.share else "13 letters (shorter ones all)"
 
 
 def _contamination_warnings(evaluations: Sequence[Comparison]) -> list[str]:
@@ -295,10 +299,11 @@ def _contamination_warnings(evaluations: Sequence[Comparison]) -> list[str]:
         models = [
             model for comparison in evaluations if comparison.task == task for model in comparison.models
         ]
-        readers = _few(_readers(models, next(iter(splits.values()))), models)
+        any_split = next(iter(splits.values()))
+        readers = _few(_readers(models, any_split), models)
         lines.append(
-            f"Contamination: {' and '.join(found)} of {task} have {_IN_COMMON} {corpus} version {version}, "
-            "which may be a set phrase or the text. "
+            f"Contamination: {' and '.join(found)} of {task} have {_in_common(any_split)} in common with "
+            f"{corpus} version {version}, which may be a set phrase or the text. "
             f"The scores of {readers} on {task} may be inflated by that."
         )
     return lines

@@ -222,6 +222,7 @@ class Leak:
     found: tuple[str, ...]  # those in the corpus, in order
     rows: tuple[int, ...]  # those with such a text, numbered from 0
     documents: int  # that contain one
+    share: float  # of a text's n-grams that made it found; 0: any one of them
 
 
 def find_leak(rows: Sequence[Sequence[str]], documents: Iterable[str], share: float = 0.0) -> Leak:
@@ -242,7 +243,7 @@ def find_leak(rows: Sequence[Sequence[str]], documents: Iterable[str], share: fl
     known = np.union1d(alone, parts.pair_texts)
     leaks = dict.fromkeys(texts[at] for at in leaked)
     found_in = dict.fromkeys(row_of[at] for at in leaked)
-    return Leak(len({texts[at] for at in known}), tuple(leaks), tuple(found_in), holding)
+    return Leak(len({texts[at] for at in known}), tuple(leaks), tuple(found_in), holding, share)
 
 
 def _is_in(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:

@@ -143,6 +143,7 @@ def contamination(
         found=len(leak.found),
         documents=leak.documents,
         examples=leak.rows,
+        share=leak.share,
     )
 
 

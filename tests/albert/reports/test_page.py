@@ -175,6 +175,9 @@ def test_a_contaminated_corpus_is_named_at_the_top():
     # one line a corpus, whichever models were trained on it; how much of a text it holds is not measured
     (warning,) = report_of(comparison(BASE, dirty, dirtier)).warnings
     assert "茶 version 2, which may be a set phrase or the text. The scores of x and y on 茶事" in warning
+    by_share = replace(BETTER, contamination=(replace(contamination(7), share=0.3),))
+    (warning,) = report_of(comparison(BASE, by_share)).warnings
+    assert "have 30% of their runs of 13 letters in common with 茶" in warning
     report = report_of(comparison(BASE, replace(BETTER, contamination=(contamination(0),))))
     assert report.verdict.startswith("It helped: +9.8 ± 4.0 points of accuracy on 茶事 test over 3 seeds;")
     assert not report.warnings
@@ -218,9 +221,10 @@ def test_texts_that_every_model_has_read_are_reported_but_do_not_spoil_the_compa
     twice = report_of(comparison(base, better, best, primary="b"), comparison(BASE, *others))
     assert len(twice.verdict.split("\n")) == 2 and len(twice.warnings) == 2
     assert twice.warnings[0].endswith("The scores of 5 of 6 models on 茶事 may be inflated by that.")
+    rule = "13 letters (shorter ones all)"
     assert contamination_table(report.evaluations[0]).rows == (
-        ("茶, version 2", "test", "100", "7", "7", "every model"),
-        ("水, version 2", "test", "100", "7", "7", "c"),
+        ("茶, version 2", "test", "100", "7", rule, "7", "every model"),
+        ("水, version 2", "test", "100", "7", rule, "7", "c"),
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 from albert.batching import is_held_out
 from albert.evaluation import HeldOut
 from data.catalog import open_workspace, read_catalog, require_version
-from data.cleaning import CleaningRules, clean_text, sides_of
+from data.cleaning import CleaningRules, GuardRules, clean_text, sides_of
 from data.tokenization import WordPieceTokenizer
 from data.workspace import Workspace
 from flows.orchestration import domain_words
@@ -23,6 +23,16 @@ def test_texts_are_looked_for_as_cleaning_left_them(tea):
     assert clean_text(TEXT, CleaningRules()) != TEXT
     found = contamination(((TEXT, OTHER),), tea.place, "tea", "test")
     assert (found.texts, found.found, found.documents) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("share, found", [(0.0, 1), (0.5, 0)])
+def test_texts_are_looked_for_by_the_share_that_the_guard_of_a_corpus_asks_for(tea, tmp_path, share, found):
+    (dev := tmp_path / "dev.txt").write_text(OTHER, encoding="utf-8")
+    tea.put("rooms", f"{TEXT}。")
+    tea.refresh(guard=GuardRules(files=(str(dev),), share=share))
+    begins_alike = f"{TEXT[:14]}{OTHER}"
+    leak = contamination(((begins_alike,),), tea.place, "tea", "test")
+    assert (leak.found, leak.share) == (found, share)
 
 
 @pytest.fixture(scope="module")
