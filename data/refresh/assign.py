@@ -19,7 +19,7 @@ from data.refresh.build import Piece
 from data.refresh.fates import current_index, drop_unlikely
 from data.refresh.plan import Plan
 from data.refresh.scratch import copy_to, distinct
-from data.refresh.settings import NAME_THE_FIELD
+from data.refresh.settings import advice_for
 
 _UNUSED = "anti join (from listed where stage is null) using (doc_id)"
 
@@ -77,7 +77,7 @@ def _nothing_usable(db: duckdb.DuckDBPyConnection, plan: Plan) -> InputError:
     ).fetchone()
     place = f"; first: {first[0]}" if first else ""
     names = ", ".join(source if isinstance(source, str) else source.path for source in plan.settings.source)
-    advice = f"; {NAME_THE_FIELD}" if "no_text_field" in dict(reasons) else ""
+    advice = "".join(f"; {one}" for one in advice_for(dict(reasons)))
     return InputError(f"no document of {names} can be used ({dropped}{place}): no version was made{advice}")
 
 

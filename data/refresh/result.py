@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from data.catalog import FunnelRow, Version
 from data.refresh.gates import Gate
 from data.refresh.plan import Plan, is_changed
-from data.refresh.settings import NAME_THE_FIELD
+from data.refresh.settings import advice_for
 from data.segmentation import Word
 
 MOST_REASONS, MOST_WORDS = 5, 20  # listed by name
@@ -125,8 +125,7 @@ def describe_left_out(result: RefreshResult) -> list[str]:
         total = sum(count for _, count in left_out)
         what = f"left out {total:,} document(s), each a row of the view documents"
         lines.append(f"{what}: {', '.join(reasons)}")
-        if "no_text_field" in dict(left_out):
-            lines.append(NAME_THE_FIELD)
+        lines += advice_for(dict(left_out))
     if guarded := dict(result.counts("characters")).get("in_evaluation_set"):
         lines.append(
             f"in_evaluation_set: {guarded:,} characters, as documents go whole; where set phrases are "

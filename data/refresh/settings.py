@@ -16,6 +16,7 @@ dictionary: [terms.txt]
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -31,10 +32,16 @@ from data.sources import SourceRules, SourceSpec
 from data.storage import is_remote
 from data.workspace import check_name, default_workspace
 
-NAME_THE_FIELD = (
-    "no_text_field: name the column or field of each row with the text, --reading.text-field NAME; "
-    "fields within fields are not read"
-)
+ADVICE = {
+    "no_text_field": "name the column or field of each row with the text, --reading.text-field NAME; "
+    "fields within fields are not read",
+    "not_supported": "turn files such as PDF or Word into text or HTML first",
+}  # by the reason why a document was left out
+
+
+def advice_for(reasons: Iterable[str]) -> list[str]:
+    """What a person can do about reasons why documents were left out."""
+    return [f"{reason}: {ADVICE[reason]}" for reason in reasons if reason in ADVICE]
 
 
 @options

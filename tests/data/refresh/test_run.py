@@ -168,6 +168,9 @@ def test_repeated_short_and_foreign_documents_are_counted(corpus):
         assert "left out 42" in line and line.endswith("5 reason 4, 7 for 2 other reason(s)")
         (line,) = describe_left_out(replace(result, funnel=tuple(rows[:6])))
         assert line.endswith("5 reason 4, 4 reason 5")  # one more is named
+        unread = FunnelRow(0, "read", "documents", 0, 0, "not_supported", 9)
+        _, advice = describe_left_out(replace(result, funnel=(unread,)))
+        assert advice.startswith("not_supported: turn files such as PDF")
         lost = FunnelRow(3, "guard", "characters", 9000, 2000, "in_evaluation_set", 7000)
         (line,) = describe_left_out(replace(result, funnel=(lost,)))
         assert line.startswith("in_evaluation_set: 7,000 characters") and "--guard.share" in line
