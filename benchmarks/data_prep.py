@@ -17,13 +17,7 @@ from typing import TypeVar
 import jieba
 import numpy as np
 
-from benchmarks.support.corpora import (
-    corpus_options,
-    prepared,
-    refresh_settings,
-    source_names,
-    write_corpus,
-)
+from benchmarks.support.corpora import corpus_options, prepared, refresh_settings, source_names, write_corpus
 from benchmarks.support.results import met, write_result
 from data.cleaning import CleaningRules, clean_and_count, clean_text, measure, sketch, split_sentences
 from data.instances import tokenize_documents

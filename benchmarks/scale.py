@@ -21,13 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.support.corpora import (
-    corpus_options,
-    prepared,
-    refresh_settings,
-    source_names,
-    write_corpus,
-)
+from benchmarks.support.corpora import corpus_options, prepared, refresh_settings, source_names, write_corpus
 from benchmarks.support.results import met, write_result
 from data.refresh import refresh
 

@@ -168,21 +168,16 @@ def _report(
 ) -> Reported:
     workspace, (result,) = options.place, judged.report.evaluations
     corpora = ["general", "domain"] if options.general else ["domain"]
+    runs = [base, continued] if base else [continued]
+    settings = {f"pretraining: {run.run_folder.name}": read_settings(run.run_folder) for run in runs}
     content = reports.build_report(
         title=f"Did continued pretraining help on {result.task}?",
         command=repeat_command(),
         corpora=gather_facts(workspace, corpora, continued.checkpoint),
-        bases=[base] if base else [],
+        bases=runs[:-1],
         pretraining=continued,
         evaluations=[result],
-        settings={
-            **{
-                f"pretraining: {run.run_folder.name}": read_settings(run.run_folder)
-                for run in (base, continued)
-                if run
-            },
-            **judged.report.settings,
-        },
+        settings={**settings, **judged.report.settings},
         checksums=judged.report.checksums,
     )
     return publish_report(content, workspace.report(f"end-to-end-{result.task}"), judged.kept)

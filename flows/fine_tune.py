@@ -13,16 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from albert import finetuning, reports
 from albert.evaluation import Comparison, judge, metric_name
-from albert.finetuning import (
-    MANY_SEEDS,
-    FineTuneSettings,
-    KeptModels,
-    Run,
-    SeedRun,
-    load_run,
-    run_key,
-    save_run,
-)
+from albert.finetuning import FineTuneSettings, KeptModels, Run, SeedRun, run_key
 from data.catalog import record_evaluations
 from data.workers import worker_pool
 from data.workspace import Workspace
@@ -151,10 +142,10 @@ class _Cache:
 
     def _run(self, key: str, run: Run) -> SeedRun:
         path = self.folder / f"{key}.npz"
-        found = earlier = load_run(path)
+        found = earlier = finetuning.load_run(path)
         if found is None:
             found = self._train(key, run)
-            save_run(found, path)
+            finetuning.save_run(found, path)
         (metric, score), *_ = found.result.dev.items()
         say(
             f"{run.candidate.name}, seed {run.seed} at {run.learning_rate:g}: dev {metric_name(metric)} "
@@ -173,7 +164,7 @@ def _open_pool(workers: int | None, settings: FineTuneSettings) -> AbstractConte
 
     By default it has no more processes than a model has seeds or rates, for the sake of memory.
     """
-    runs = max(len(settings.seeds or range(MANY_SEEDS)), len(settings.learning_rates))
+    runs = max(len(settings.seeds or range(finetuning.MANY_SEEDS)), len(settings.learning_rates))
     workers = min(
         workers or min(finetuning.usual_workers(), runs),
         runs * (len(settings.models) + (settings.baselines != "no")),

@@ -9,14 +9,7 @@ from data.files import TEMPORARY_SUFFIX
 from data.refresh import read_sentences
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 from data.tokenization import train_tokenizer as learn
-from flows.orchestration import (
-    TokenizerOptions,
-    begin_progress,
-    job,
-    run_as_command,
-    say,
-    step,
-)
+from flows.orchestration import TokenizerOptions, begin_progress, job, run_as_command, say, step
 
 learn_vocabulary = step("learn-vocabulary")
 describe = str  # the outcome is a line

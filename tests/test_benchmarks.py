@@ -11,6 +11,7 @@ from benchmarks.orchestration import in_pairs, judge
 from benchmarks.support import results as results_file
 from benchmarks.support.alternating import Rates, alternate, keep_best
 from benchmarks.support.corpora import source_names
+from tests.conftest import few_examples
 
 
 @pytest.mark.slow
@@ -57,12 +58,8 @@ def test_times_are_of_the_same_round():
 
 def test_fine_tuning_and_trainer_run_on_the_same_examples(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(results_file, "RESULTS", tmp_path)
-    for split in ("train", "dev"):
-        lines = (fine_tune_step.SAMPLES / f"tea_topics_{split}.tsv").read_text("utf-8").splitlines()
-        (tmp_path / f"{split}.tsv").write_text("\n".join(lines[:41]) + "\n", "utf-8")
-    fine_tune_step.main(
-        ["--train", str(tmp_path / "train.tsv"), "--dev", str(tmp_path / "dev.tsv"), "--seeds", "0"]
-    )
+    splits = few_examples(tmp_path, 40, 40)
+    fine_tune_step.main(["--train", str(splits["train"]), "--dev", str(splits["dev"]), "--seeds", "0"])
     verdict = capsys.readouterr().out
     assert "trained:" in verdict and "predicted:" in verdict
     result = json.loads((tmp_path / "fine_tune_step.json").read_text("utf-8"))

@@ -56,15 +56,11 @@ class Import:
         return f"{self.path.relative_to(ROOT)}:{self.line} imports {self.name or ''} of {self.module}"
 
 
-def files() -> list[Path]:
-    return [path for package in OURS for path in sorted((ROOT / package).rglob("*.py"))]
-
-
 def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-MODULES = {module_of(path): path for path in files()}
+MODULES = {module_of(path): path for package in OURS for path in sorted((ROOT / package).rglob("*.py"))}
 
 
 def room_of(module: str) -> str:

@@ -29,14 +29,7 @@ from prefect.context import FlowRunContext
 from pydantic_core import to_jsonable_python
 
 from albert import reports
-from data.catalog import (
-    Statistics,
-    lineages,
-    read_catalog,
-    require_version,
-    version_shards,
-    version_sources,
-)
+from data.catalog import Statistics, lineages, read_catalog, require_version, version_shards, version_sources
 from data.errors import masked
 from data.files import sha256
 from data.instances import sum_counts

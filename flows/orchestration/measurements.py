@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -189,13 +190,9 @@ def domain_words(workspace: Workspace, corpus: str) -> tuple[str, ...]:
 @lru_cache(maxsize=8)
 def find_cloze(workspace: Workspace, corpus: str) -> tuple[Cloze, ...]:
     """Domain words in held-out sentences, in the corpus's order."""
-    words = domain_words(workspace, corpus)
-    found: list[Cloze] = []
-    for sentence in _held_out_sentences(workspace, corpus):
-        found += [Cloze(sentence, word) for word in words if word in sentence]
-        if len(found) >= CLOZE_WORDS:
-            break
-    return tuple(found[:CLOZE_WORDS])
+    words, sentences = domain_words(workspace, corpus), _held_out_sentences(workspace, corpus)
+    found = (Cloze(sentence, word) for sentence in sentences for word in words if word in sentence)
+    return tuple(islice(found, CLOZE_WORDS))
 
 
 def _held_out_sentences(workspace: Workspace, corpus: str) -> Iterator[str]:

@@ -21,12 +21,7 @@ everywhere: `--quality.min-characters 50` on a command line, `quality: {min_char
 also be separated by commas. `--cleaning.no-fold-width` switches an option off that is on.
 """
 HEADER = "| option | default | values | meaning |\n|---|---|---|---|"
-BOUNDS = {
-    "minimum": "from",
-    "exclusiveMinimum": "above",
-    "maximum": "to",
-    "exclusiveMaximum": "below",
-}
+BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
 Schema = dict[str, Any]  # a JSON schema
 
 

@@ -28,12 +28,7 @@ from prefect.schedules import Cron
 
 from data.workers import end, end_with_parent
 from flows.orchestration.automations import add_lost_runs
-from flows.orchestration.lifecycle import (
-    WORKER,
-    crash_parts_of_lost_runs,
-    end_runs,
-    is_overlooked,
-)
+from flows.orchestration.lifecycle import WORKER, crash_parts_of_lost_runs, end_runs, is_overlooked
 from flows.orchestration.serve import show
 from flows.orchestration.servers import STOP_SECONDS
 

@@ -6,16 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from albert import pretraining
-from albert.pretraining import (
-    MANIFEST_FILE,
-    PretrainResult,
-    TrainerState,
-    checkpoint_folder,
-    is_whole,
-    list_checkpoints,
-    read_trainer_state,
-    step_of,
-)
+from albert.pretraining import PretrainResult, TrainerState, read_trainer_state
 from data.catalog import CheckpointRow, checking, end_killed_run, record_run
 from data.files import sha256
 from flows.orchestration.artifacts import begin_progress
@@ -84,14 +75,14 @@ def _record_failure(plan: PretrainingPlan) -> None:
         return
     checkpoints, state = _known_checkpoints(plan), TrainerState()
     if checkpoints:
-        state = read_trainer_state(checkpoint_folder(plan.settings.run_folder, max(checkpoints)))
+        state = read_trainer_state(pretraining.checkpoint_folder(plan.settings.run_folder, max(checkpoints)))
     _record(plan, state, failure.status, checkpoints, failure.reason)
 
 
 def _known_checkpoints(plan: PretrainingPlan) -> dict[int, CheckpointRow]:
     """The catalog's rows of the whole checkpoints there are, by step."""
-    folders = filter(is_whole, list_checkpoints(plan.settings.run_folder))
-    return {step_of(folder): _row(plan, read_trainer_state(folder), folder) for folder in folders}
+    folders = filter(pretraining.is_whole, pretraining.list_checkpoints(plan.settings.run_folder))
+    return {pretraining.step_of(folder): _row(plan, read_trainer_state(folder), folder) for folder in folders}
 
 
 def _record(
@@ -127,7 +118,7 @@ def _row(plan: PretrainingPlan, state: TrainerState, folder: Path) -> Checkpoint
     return CheckpointRow(
         step=state.step,
         path=plan.workspace.relative(folder),
-        sha256=sha256(folder / MANIFEST_FILE),  # which lists the sha256 of each file
+        sha256=sha256(folder / pretraining.MANIFEST_FILE),  # which lists the sha256 of each file
         mlm_loss=measured.get("held_out_mlm_loss"),
         mlm_accuracy=measured.get("held_out_mlm_accuracy"),
         sop_accuracy=measured.get("held_out_sop_accuracy"),

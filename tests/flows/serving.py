@@ -24,6 +24,7 @@ from filelock import FileLock
 from albert.pretraining import list_checkpoints, step_of
 from data.workspace import Workspace, state_folder
 from tests import ROOT
+from tests.commands import run_python
 from tests.corpora import ask
 
 DEADLINE = 400  # seconds to wait for anything: the machine may be busy
@@ -126,14 +127,10 @@ class Server:
         module = {"server": "flows.orchestration.web", "runner": "flows.orchestration.runner"}[name]
         return next(p for p in psutil.Process(self.process.pid).children() if module in p.cmdline())
 
-    def command(self, *arguments, **environment):
+    def command(self, *arguments):
         """Run a module's command as a client of this server."""
         home = {"PREFECT_API_URL": self.api, "PREFECT_HOME": str(self.workspace / "client")}
-        return subprocess.run(
-            [sys.executable, "-m", *arguments],
-            cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE,
-            env=self.environment | home | environment,
-        )  # fmt: skip
+        return run_python("-m", *arguments, **self.environment | home)
 
     def begin(self, deployment, **parameters):
         """Start a run as the UI does, in less time than a command takes."""

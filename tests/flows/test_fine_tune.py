@@ -40,8 +40,8 @@ def place(tmp_path_factory, samples, vocabulary_file):
     return place
 
 
-def read_by(place, *models, **options):
-    settings = FineTuneSettings(task="topics", train="t.tsv", dev="d.tsv", models=models, names=None)
+def read_by(place, *models, names=None, **options):
+    settings = FineTuneSettings(task="topics", train="t.tsv", dev="d.tsv", models=models, names=names)
     facts = fine_tune.default_facts(place, settings, CorporaOptions(**options))
     return [tuple(name for name, _ in one.corpora) for one in facts]
 
@@ -107,10 +107,8 @@ def test_an_average_and_a_copy_have_read_what_their_checkpoints_have(place, tmp_
     # the other half comes from elsewhere, as does one of a recipe's two runs
     read = [("law",), ("law", "general", "tea")]
     assert read_by(place, outside, tmp_path / "copy", general="law") == read
-    settings = {"task": "topics", "train": "t.tsv", "dev": "d.tsv", "names": ("a", "b", "b")}
-    settings = FineTuneSettings(models=(outside, trained, outside), **settings)
-    facts = fine_tune.default_facts(place, settings, CorporaOptions(general="law", domain="field"))
-    assert [name for name, _ in facts[1].corpora] == ["law", "field", "general", "tea"]
+    recipes = {"names": ("a", "b", "b"), "general": "law", "domain": "field"}
+    assert read_by(place, outside, trained, outside, **recipes)[1] == ("law", "field", "general", "tea")
 
 
 @pytest.mark.slow

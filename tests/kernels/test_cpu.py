@@ -42,18 +42,14 @@ def test_gelus_error_is_at_most_twice_torchs(dtype, monkeypatch):
     monkeypatch.setattr(gelu_cpu, "PIECE_NUMBERS", 12_000)  # several pieces, the last one smaller
     values = torch.cat([torch.linspace(-12, 12, 39_960, dtype=torch.float64), torch.linspace(-60, 60, 40)])
     values = values.view(-1, 40).to(dtype)
-    results = []
-    for function, x in (
-        (partial(gelu, approximate="tanh"), values.double()),
-        (partial(gelu, approximate="tanh"), values.clone()),
-        (gelu_on_cpu, values.clone()),
-    ):
-        y = function(x.requires_grad_())
-        y.sum().backward()
-        results.append((y.detach().double(), x.grad.double()))
-    exact, theirs, ours = results
+    torchs, ones = partial(gelu, approximate="tanh"), torch.ones_like(values)
+    exact, theirs, ours = (
+        checks.gradients_of(function, [values], kind, ones)
+        for function, kind in ((torchs, torch.float64), (torchs, dtype), (gelu_on_cpu, dtype))
+    )
     for got, other, want in zip(ours, theirs, exact, strict=True):
-        assert (got - want).abs().max() <= 2 * (other - want).abs().max() + torch.finfo(dtype).eps
+        error, allowed = ((x.double() - want).abs().max() for x in (got, other))
+        assert error <= 2 * allowed + torch.finfo(dtype).eps
 
 
 def test_the_first_of_equal_logits_is_predicted_and_a_very_unlikely_label_has_a_finite_loss():

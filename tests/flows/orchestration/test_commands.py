@@ -22,7 +22,7 @@ from flows.end_to_end import finished
 from flows.orchestration import RefreshOutcome
 from flows.orchestration.settings import JOBS
 from tests.albert.report_samples import pretraining
-from tests.commands import begin, complete, output_of, refused, run, run_here, typed_as
+from tests.commands import begin, complete, output_of, run, run_here, typed_as
 from tests.conftest import SAMPLES, few_examples, few_texts, save_small_model
 from tests.corpora import ask, make_corpus
 from tests.flows.serving import add_database, stopped_at, wait_until
@@ -152,7 +152,6 @@ def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server
     assert str(workspace) not in card
     labels = complete("predict", {"model": second, "input": tmp_path / "test.tsv"})
     assert len(labels.splitlines()) == 31, labels
-    refused(run_here("predict", "--model", checkpoint, "--input", tmp_path / "test.tsv"), "no task.json in")
     runs = "select corpus, version, status, steps from pretraining_runs order by version"
     assert ask(workspace, runs) == [("tea", 1, "completed", 6), ("tea", 2, "completed", 2)]
     paths = [path for (path,) in ask(workspace, "select path from checkpoints")]

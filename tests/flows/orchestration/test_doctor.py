@@ -15,13 +15,7 @@ from albert.runtime import device_names, triton_error
 from data.catalog import end_killed_run, write_catalog
 from data.locks import corpus_lock
 from data.workspace import Workspace
-from flows.orchestration.doctor import (
-    ROUNDING,
-    check_devices,
-    check_runs,
-    check_schedules,
-    check_workspace,
-)
+from flows.orchestration.doctor import ROUNDING, check_devices, check_runs, check_schedules, check_workspace
 from flows.orchestration.slots import sole_training
 from tests.commands import run, run_here
 from tests.corpora import Corpus, record

@@ -27,6 +27,7 @@ from flows.orchestration.lifecycle import (
     is_overlooked,
 )
 from tests import ROOT
+from tests.commands import output_of
 from tests.conftest import save_small_model
 from tests.corpora import make_corpus
 from tests.flows.serving import DEADLINE, processes_of, stopped_at, wait_until
@@ -128,8 +129,7 @@ def test_a_training_of_a_worker_can_be_cancelled(production):
         for by_command in (True, False):
             before, run = production.stopped_at(), production.train()
             if by_command:
-                command = [sys.executable, "-m", "prefect", "flow-run", "cancel", str(run)]
-                subprocess.run(command, env=production.environment, check=True, capture_output=True)
+                output_of("-m", "prefect", "flow-run", "cancel", run, **production.environment)
             else:
                 for process in processes_of(run):
                     process.terminate()
