@@ -30,11 +30,7 @@ _SOP = {"sop_loss": (_SOP_LOSS, _SOP_COUNT), "sop_accuracy": (_SOP_CORRECT, _SOP
 
 @torch.no_grad()
 def sums_of(
-    model: PretrainingModel,
-    stream: InstanceStream,
-    instances: Instances,
-    *,
-    part: tuple[int, int] = (0, 1),
+    model: PretrainingModel, stream: InstanceStream, instances: Instances, *, part: tuple[int, int] = (0, 1)
 ) -> torch.Tensor:
     """Sums of every instance, [R, 6] fp64: MLM loss, correct and count, then those of sentence order.
 

@@ -81,8 +81,7 @@ def load_run(path: Path) -> SeedRun | None:
         return None
     with np.load(path, allow_pickle=False) as file:
         content = json.loads(
-            str(file["text"]),
-            object_hook=lambda one: file[f"arr_{one['array']}"] if "array" in one else one,
+            str(file["text"]), object_hook=lambda one: file[f"arr_{one['array']}"] if "array" in one else one
         )
     try:
         (run,) = _STORED.validate_python(content)

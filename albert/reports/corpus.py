@@ -108,8 +108,7 @@ def _plots(facts: CorpusFacts) -> list[Plot]:
 def _samples(facts: CorpusFacts) -> Section:
     passages = tuple(
         Passage(
-            one.text,
-            f"{one.masked}\n{_ORDER.get(one.sop_label, 'single segment')}, document {one.doc_id}",
+            one.text, f"{one.masked}\n{_ORDER.get(one.sop_label, 'single segment')}, document {one.doc_id}"
         )
         for one in facts.samples
     )

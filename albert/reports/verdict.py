@@ -7,16 +7,7 @@ from collections.abc import Sequence
 from albert.evaluation import Comparison, ModelResult, metric_name
 from albert.pretraining import PretrainResult
 from albert.reports.pretraining import Measured, Show, held_out_figures
-from albert.reports.sections import (
-    change,
-    counted,
-    decimal,
-    decimal_change,
-    gain,
-    percent,
-    points,
-    without,
-)
+from albert.reports.sections import change, counted, decimal, decimal_change, gain, percent, points, without
 
 
 def verdict(pretraining: PretrainResult | None, evaluations: Sequence[Comparison]) -> str:

@@ -74,11 +74,7 @@ def make_vocabulary(sentences: list[str], folder: Path) -> Path:
 
 
 def write_corpus(
-    folder: Path,
-    sentences: Sequence[str],
-    characters: int,
-    *,
-    file_characters: int = FILE_CHARACTERS,
+    folder: Path, sentences: Sequence[str], characters: int, *, file_characters: int = FILE_CHARACTERS
 ) -> int:
     """Write about `characters` as JSONL, in documents of about 1,500; return how many."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -40,11 +40,7 @@ def random_batch(lengths: Sequence[int], vocabulary: int, device: str = "cpu") -
 
 
 def training_step(
-    model: nn.Module,
-    forward: Callable[..., Any] | None = None,
-    *,
-    half: bool = True,
-    **settings: bool,
+    model: nn.Module, forward: Callable[..., Any] | None = None, *, half: bool = True, **settings: bool
 ) -> Callable[..., Tensor]:
     """Make a step as the trainer takes it: both passes under autocast to bf16, clipping and AdamW.
 

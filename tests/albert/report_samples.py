@@ -156,10 +156,7 @@ def knowing(*predicted: int) -> records.Intrinsic:
     outcomes = pack(np.array([[(right, 500.0, document) for document, right in enumerate(predicted)]]))
     accuracy = sum(predicted) / (500 * len(predicted))
     return records.Intrinsic(
-        domain_mlm_accuracy=0.5,
-        general_mlm_accuracy=accuracy,
-        general_outcomes=outcomes,
-        cloze_accuracy=0.3,
+        domain_mlm_accuracy=0.5, general_mlm_accuracy=accuracy, general_outcomes=outcomes, cloze_accuracy=0.3
     )
 
 

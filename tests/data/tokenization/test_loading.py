@@ -80,11 +80,7 @@ def test_a_vocabulary_that_cannot_work_is_refused(write, lines, message, line_en
         ("tokenizer_config.json", '{"added_tokens_decoder": {"5": {"content": "好茶"}}}', "first '好茶'"),
         ("tokenizer_config.json", '{"do_lower_case": "false"}', "do_lower_case is 'false', and must be true"),
         ("tokenizer_config.json", '{"strip_accents": 0}', "strip_accents is 0, and must be true"),
-        (
-            "tokenizer_config.json",
-            '{"tokenize_chinese_chars": false}',
-            "tokenize_chinese_chars off: not sup",
-        ),
+        ("tokenizer_config.json", '{"tokenize_chinese_chars": false}', "tokenize_chinese_chars off: not sup"),
         ("tokenizer_config.json", '{"domain_terms": ["不在表中"]}', r"1 domain term\(s\) are not in"),
         ("tokenizer_config.json", "[" * 100_000, "cannot be read as JSON"),
     ],
