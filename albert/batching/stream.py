@@ -8,7 +8,6 @@ batches shuffled. Memory holds one window, whatever the corpus. A `Cursor` is th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -197,7 +196,8 @@ class InstanceStream:
             )
             if not len(rows):
                 continue
-            more = read_shard(path, group, self.columns).take(rows)
+            # without stored masks, which depend on the seed of the corpus
+            more = read_shard(path, group, _COLUMNS).take(rows)
             drawn = more if drawn is None else pa.concat_tables([drawn, more])
             hashes = mix(drawn["instance_id"].to_numpy() ^ _DRAWING)
             order = np.argsort(hashes, kind="stable")
@@ -216,8 +216,7 @@ class InstanceStream:
     def probe_batches(self, rule: MaskRule, sequences: int) -> Iterator[Batch]:
         """Yield up to `sequences` held-out sequences, masked by `rule`."""
         if drawn := self.held_out(sequences * self.info.max_seq_length):
-            # without the masks stored in the shards
-            few = replace(drawn.take(np.arange(min(sequences, len(drawn)))), static=None)
+            few = drawn.take(np.arange(min(sequences, len(drawn))))
             yield from self.pack_held_out(few, held_out_rows(few, self.batch_tokens), rule)
 
     def pack_held_out(

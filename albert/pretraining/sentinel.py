@@ -54,8 +54,8 @@ class Sentinel:
             trend = self.trends.setdefault(corpus, Trend(loss, loss))
             trend.mean = _DECAY * trend.mean + (1 - _DECAY) * loss
             trend.steps += 1
-            trend.lowest = min(trend.lowest, trend.mean) if trend.steps > _SETTLED else trend.mean
-            if trend.mean > trend.lowest + RISE:
+            trend.lowest = min(trend.lowest, trend.mean)
+            if trend.steps > _SETTLED and trend.mean > trend.lowest + RISE:
                 if self.is_worse():
                     rise = f"{trend.lowest:.2f} to {trend.mean:.2f}"
                     return f"the MLM loss rose from {rise} (means of about ten steps)"

@@ -15,6 +15,7 @@ from albert.model import IGNORED
 from benchmarks.coverage import coverage, held_out_change, simulate
 from tests.albert.report_samples import comparison, model
 from tests.conftest import small_model
+from tests.corpora import make_corpus
 
 
 def stream(tea_shards, **options):
@@ -32,9 +33,12 @@ def test_every_run_draws_the_same_instances_from_all_over_the_corpus(tea_shards)
     everything = np.concatenate([pq.read_table(path)["instance_id"] for path in tea_shards])
     places = np.flatnonzero(np.isin(everything, drawn.instance_ids)) / len(everything)
     assert abs(places.mean() - 0.5) < 0.15 and places.max() > 0.8
-    first, second = (
-        list(one.held_out_batches(3000)) for one in (stream(tea_shards), stream(tea_shards, seed=5))
-    )
+
+
+def test_every_run_masks_them_alike_even_one_that_trains_on_stored_masks(tmp_path, samples, vocabulary_file):
+    shards = make_corpus(tmp_path, "tea", samples / "tea.jsonl", vocabulary_file, seed=3)
+    runs = stream(shards), stream(shards, seed=5, masking="static")
+    first, second = (list(one.held_out_batches(3000)) for one in runs)
     assert all(torch.equal(a.input_ids, b.input_ids) for a, b in zip(first, second, strict=True))
 
 

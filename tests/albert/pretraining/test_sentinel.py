@@ -23,6 +23,9 @@ def test_the_sentinel_tells_noise_from_divergence():
     assert not any(sound.check({0: loss, 1: loss + 2}, 1.0) for loss in losses)
     assert not any(spoilt.check({0: loss}, 1.0) for loss in losses)
     assert any(spoilt.check({0: 9.0}, 1.0) for _ in range(10))
+    at_once = Sentinel({})
+    wrong = [at_once.check({0: loss}, 1.0) for loss in [3.0] + [8.0] * 10]
+    assert not any(wrong[:10]) and "rose from 3.00" in wrong[10]  # not yet in the first ten, as some recover
     assert "not finite" in Sentinel({}).check({0: 2.0}, float("inf"))
 
 
