@@ -82,7 +82,8 @@ def learning_rate_at(schedule: ScheduleName, step: int, steps: int, warmup_steps
 
     linear      down to 0 at the end (Devlin et al. 2019)
     polynomial  (1 - progress)^2 down to 0
-    wsd         at the peak, then 1 - sqrt(progress) over the last fifth (Hägele et al. 2024, section 4)
+    wsd         at the peak, then 1 - sqrt(progress) over the last fifth (Hägele et al. 2024, section 4), or
+                what the warm-up leaves of it
 
     >>> [round(learning_rate_at("wsd", step, 10, 2), 2) for step in (0, 1, 5, 8, 9)]
     [0.5, 1.0, 1.0, 1.0, 0.29]
@@ -92,7 +93,7 @@ def learning_rate_at(schedule: ScheduleName, step: int, steps: int, warmup_steps
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     if schedule == "wsd":
-        decay = max(round(steps * WSD_DECAY_SHARE), 1)
+        decay = max(min(round(steps * WSD_DECAY_SHARE), steps - warmup_steps), 1)
         return 1 - math.sqrt(max(step - (steps - decay), 0) / decay)
     left = (steps - step) / max(steps - warmup_steps, 1)
     return left if schedule == "linear" else left**POLYNOMIAL_POWER
