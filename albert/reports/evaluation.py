@@ -78,7 +78,7 @@ def _training(comparison: Comparison) -> Iterator[str]:
     models = comparison.models
     seeds = counted(len(comparison.seeds), "seed")
     yield f"{seeds}; every model has the same seeds, order of examples and maximum number of epochs"
-    yield "intervals are for these training examples; others may move the scores by more"
+    yield "scores are for these training examples; others may move them by more than an interval says"
     swept = any(model.sweep for model in models)
     chosen = "the learning rate and the best epoch are" if swept else "the best epoch is"
     on_test = comparison.split == "test"
