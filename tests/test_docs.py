@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import json
 import re
 import shlex
 import shutil
@@ -90,6 +91,17 @@ def test_a_step_of_ones_own_lowers_the_loss(run_code):
     found = run_code("quickstart.md")
     with torch.no_grad():
         assert found["model"](found["batch"]).loss < found["loss"]
+
+
+@pytest.mark.slow
+def test_reports_of_several_draws_give_the_mean_of_their_differences(followed, run_code):
+    reports = followed / "workspace" / "reports"
+    (told,) = json.loads((reports / "judged" / "metrics.json").read_text(encoding="utf-8"))["evaluations"]
+    for folder in (reports / "draw-1", reports / "draw-2"):
+        shutil.copytree(reports / "judged", folder)
+    found = run_code("report.md")
+    assert found["scores"]("models", 0).shape == (2 * len(told["seeds"]), told["examples"][told["split"]])
+    assert found["change"].mean == pytest.approx(told["differences"][0]["mean"])
 
 
 @pytest.mark.slow

@@ -344,8 +344,8 @@ class Trainer:
         for (step, tokens, rate, *_), by_corpus, norm in zip(self._pending, sums, norms, strict=True):
             figures = {i: Figures(*row) for i, row in enumerate(by_corpus) if Figures(*row).mlm_count}
             losses = {i: f.mlm_loss / f.mlm_count for i, f in figures.items()}
-            finite = 0.0 if may_overflow and not math.isfinite(norm) else norm
-            wrong = sentinel.check(losses, finite, is_harder=self._is_harder(step))
+            checked = 0.0 if may_overflow else norm
+            wrong = sentinel.check(losses, checked, is_harder=self._is_harder(step))
             if wrong:
                 break
             done.append(StepRecord(step, tokens, figures, norm, rate))

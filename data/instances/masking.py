@@ -101,8 +101,6 @@ class _Groups(NamedTuple):
 
 def word_keys(input_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Hash the token ids of each word, [W] uint64."""
-    if not len(starts):
-        return np.empty(0, dtype=np.uint64)
     tokens = input_ids[take_ranges(starts, lengths)].astype(np.uint64)
     first = np.cumsum(lengths) - lengths
     place = np.arange(len(tokens)) - np.repeat(first, lengths)

@@ -40,7 +40,7 @@ def read_terms(path: Path) -> list[str]:
 
 def free_slots(vocabulary: Sequence[str]) -> list[int]:
     """List the ids that no text is encoded as, [unused] ones first."""
-    unused = [i for i, token in enumerate(vocabulary) if token.startswith("[unused") and token.endswith("]")]
+    unused = [i for i, token in enumerate(vocabulary) if token.startswith("[unused")]
     twins = [
         i for i, token in enumerate(vocabulary) if len(token) == 3 and token[:2] == "##" and is_han(token[2])
     ]

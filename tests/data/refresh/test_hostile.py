@@ -66,6 +66,7 @@ BAD = {
     "endless-line.txt": ((A * 40_000).encode(), None, None),
     "-rf 名字 有空格 (1).txt": (A.encode(), 1, {}),
     "bad.parquet": (b"PAR1 not really", 0, {"unreadable_file": 1}),
+    "no-field.parquet": (parquet_of(body=[A]), 0, {"no_text_field": 1}),
     "notes.docx": (b"PK\x03\x04", 0, {"not_supported": 1}),
 }
 
