@@ -162,7 +162,7 @@ def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int
 @cache
 def _repeated(limit: int) -> re.Pattern[str]:
     """Match more than `limit` of the same mark in a row; the group is the marks that stay."""
-    return re.compile(rf"(([^\w\s])\2{{{limit - 1}}})\2+" if limit > 1 else r"(([^\w\s]))\2+")
+    return re.compile(rf"(([^\w\s])\2{{{limit - 1}}})\2+")
 
 
 def to_simplified(text: str) -> str:

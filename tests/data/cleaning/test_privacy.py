@@ -18,7 +18,7 @@ from data.cleaning.privacy import PLACEHOLDERS, scrub
         ("卡号-4111111111111111", "bank_card"),
         ("写信到zhang.san+tea@mail.example.com吧", "email"),
         ("身份证11010519491231002X号", "id_card"),
-        ("卡号4111 1111 1111 1111转账", "bank_card"),
+        ("卡号5555 5555 5555 4444转账", "bank_card"),
         ("见https://a.cn/b?c=1。", "url"),
     ],
 )

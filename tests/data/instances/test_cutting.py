@@ -127,7 +127,8 @@ def test_no_mark_inside_a_sentence_tells_the_order_of_a_pair(tokenizer):
     """Sentences that are longer than a chunk are cut at commas, and are no part of a pair."""
     long = "今天的水很热，" * 20 + "我们慢慢喝。\n"
     texts = [(long + "茶很香，也不贵。\n" * (n % 9)) * 3 for n in range(200)]
-    _, instances = make(texts, tokenizer)
+    documents, instances = make(texts, tokenizer)
+    assert set(documents.input_ids[documents.pieces[1:] - 1]) == set(tokenizer.encode("，。")[0])
     found = 0
     for _, ids, _, b, _ in rows(instances):
         if b:
