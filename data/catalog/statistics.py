@@ -271,22 +271,23 @@ class Statistics:
         )
 
     def version_changes(self, corpus: str) -> duckdb.DuckDBPyRelation:
-        """Compare each version of a corpus with the one before it; null if those before it were removed."""
+        """Compare each version of a corpus with the one before it; null if that one was removed."""
         return self.sql(
             """
-            with pairs as (
-                select v.*, coalesce(paths, []) as paths,
-                    if(parent is null, 0, lag(documents) over in_order) as documents_before,
-                    if(parent is null, 0, lag(tokens) over in_order) as tokens_before,
-                    if(parent is null, [], lag(coalesce(paths, [])) over in_order) as paths_before
+            with listed as (
+                select v.*, coalesce(paths, []) as paths
                 from versions v left join (
                     select corpus, version, list(path) as paths from version_shards group by all)
                     using (corpus, version)
-                where corpus = ? window in_order as (order by version))
+                where corpus = ?),
+            before as (
+                select version as number, documents as documents_before, tokens as tokens_before,
+                    paths as paths_before from listed
+                union all select null, 0, 0, [])
             select version, parent, created_at, recipe_hash, documents, instances, tokens,
                 documents - documents_before as documents_change, tokens - tokens_before as tokens_change,
                 len(paths) - len(paths_before) + gone_shards as new_shards, gone_shards
-            from pairs, lateral (
+            from listed left join before on parent is not distinct from number, lateral (
                 select len(paths_before) - len(list_intersect(paths, paths_before)) as gone_shards)
             order by version
             """,
@@ -296,7 +297,8 @@ class Statistics:
     def changed_documents(
         self, corpus: str, newer: int | None = None, older: int | None = None
     ) -> duckdb.DuckDBPyRelation:
-        """List documents that only one of two versions has, by default the current one and the one before it.
+        """List documents that only one of two versions has, by default the current one and the last one left
+        before it.
 
         The reason of a removed one says why it is dropped now, and is null if its source no longer has it.
         Raises InputError for a version that does not exist.
