@@ -36,6 +36,7 @@ ADVICE = {
     "no_text_field": "name the column or field of each row with the text, --reading.text-field NAME; "
     "fields within fields are not read",
     "not_supported": "turn files such as PDF or Word into text or HTML first",
+    "unreadable_file": "a file is damaged, or was still being written: refresh again once it is whole",
 }  # by the reason why a document was left out
 
 
