@@ -14,6 +14,7 @@ from data.catalog import (
     has_catalog,
     newest_version,
     read_catalog,
+    version_recipe,
     version_shards,
     version_sources,
 )
@@ -62,13 +63,9 @@ class Plan:
     recipe: dict[str, object]
     recipe_hash: str
     current: Version | None
-    # empty if the recipe changed: everything is built again
+    anew: str | None  # why everything is built again, if it is: the sources and shards below are empty then
     current_sources: tuple[Source, ...]
     current_shards: tuple[Shard, ...]
-
-    @property
-    def recipe_changed(self) -> bool:
-        return self.current is not None and self.current.recipe_hash != self.recipe_hash
 
     @property
     def workspace(self) -> Workspace:
@@ -86,7 +83,7 @@ class Changes:
 
     corpus: str
     version: int | None  # the current one
-    recipe_changed: bool
+    anew: str | None  # why everything would be built again, if it would
     read: tuple[str, ...]  # sources that are new or changed
     unchanged: int
     gone: tuple[str, ...]
@@ -101,14 +98,15 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
         raise InputError(f"sop=on: the objective {settings.objective} has no sentence order")
     files = _find_all(settings)
     workspace = Workspace(settings.workspace)
-    current, sources, shards = _read_current(workspace, settings.corpus)
+    current, before, sources, shards = _read_current(workspace, settings.corpus)
     tokenizer_path = _find_tokenizer(settings, workspace, current.tokenizer if current else None)
     tokenizer = load_tokenizer(tokenizer_path)
     _check_files(settings)
     recipe = _recipe(settings, tokenizer_path)
     recipe_hash = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
-    if not current or current.recipe_hash != recipe_hash:
-        sources, shards = [], []
+    anew = None
+    if current and current.recipe_hash != recipe_hash:
+        anew, sources, shards = _compare(before, recipe), [], []
     by_uri = {source.uri: source for source in sources}
     return Plan(
         settings,
@@ -117,6 +115,7 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
         {**recipe, **_reading_record(settings), "vocab_size": tokenizer.vocab_size},
         recipe_hash,
         current,
+        anew,
         tuple(sources),
         tuple(shards),
     )
@@ -124,17 +123,32 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
 
 def renew(plan: Plan) -> Plan:
     """Return the plan, or a new one if another refresh committed to the corpus since it was made."""
-    current, _, _ = _read_current(plan.workspace, plan.settings.corpus)
+    current, *_ = _read_current(plan.workspace, plan.settings.corpus)
     return plan if current == plan.current else plan_refresh(plan.settings)
 
 
-def _read_current(workspace: Workspace, corpus: str) -> tuple[Version | None, list[Source], list[Shard]]:
-    """Read the current version of a corpus, its sources and its shards from the catalog."""
+def _read_current(
+    workspace: Workspace, corpus: str
+) -> tuple[Version | None, dict[str, object], list[Source], list[Shard]]:
+    """Read the current version of a corpus, its recipe, sources and shards from the catalog."""
     if has_catalog(workspace):
         with read_catalog(workspace) as db:
             if current := newest_version(db, corpus):
-                return current, version_sources(db, current), version_shards(db, current)
-    return None, [], []
+                recipe = version_recipe(db, corpus, current.version)
+                return current, recipe, version_sources(db, current), version_shards(db, current)
+    return None, {}, [], []
+
+
+def _compare(before: dict[str, object], recipe: dict[str, object]) -> str:
+    """Name what differs between two recipes as in the column `recipe` of `versions`."""
+    old, new = _flat(before), _flat(json.loads(json.dumps(recipe)))
+    changed = [name for name, value in new.items() if name not in old or old[name] != value]
+    return f"{', '.join(changed)} changed" if changed else "files were damaged"
+
+
+def _flat(recipe: dict[str, object]) -> dict[str, object]:
+    groups = {name: value if isinstance(value, dict) else {"": value} for name, value in recipe.items()}
+    return {f"{name}.{key}".rstrip("."): one for name, group in groups.items() for key, one in group.items()}
 
 
 def _find_all(settings: RefreshSettings) -> list[SourceFile]:
@@ -244,7 +258,7 @@ def preview(plan: Plan) -> Changes:
     return Changes(
         corpus=plan.settings.corpus,
         version=plan.current.version if plan.current else None,
-        recipe_changed=plan.recipe_changed,
+        anew=plan.anew,
         read=changed,
         unchanged=len(plan.files) - len(changed),
         gone=tuple(sorted(gone)),
@@ -264,8 +278,8 @@ def describe_changes(changes: Changes) -> str:
     """Describe to a person what a refresh would do, line by line."""
     if changes.version is None:
         lines = [f"{changes.corpus} is new: {len(changes.read)} source(s) would be read"]
-    elif changes.recipe_changed:
-        lines = [f"the recipe of {changes.corpus} changed: everything would be built anew"]
+    elif changes.anew:
+        lines = [f"all of {changes.corpus} would be built anew, as {changes.anew}"]
     elif not (changes.read or changes.gone) and changes.in_order:
         return f"nothing would change: {changes.corpus} version {changes.version} is still current"
     else:

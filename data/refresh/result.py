@@ -23,7 +23,7 @@ class RefreshResult(Version):
     new_shards: int
     kept_shards: int
     removed_documents: int
-    recipe_changed: bool  # since the version before: everything was made again
+    anew: str | None  # why everything was built again, if it was
     funnel: tuple[FunnelRow, ...] = ()  # of a new version
     gates: tuple[Gate, ...] = ()
     new_words: tuple[Word, ...] = ()  # the best first; none unless `discover_words` asked for some
@@ -44,7 +44,7 @@ def result_of(
         new_shards=new,
         kept_shards=kept,
         removed_documents=removed,
-        recipe_changed=plan.recipe_changed,
+        anew=plan.anew,
         funnel=tuple(funnel),
     )
 
@@ -52,7 +52,7 @@ def result_of(
 def unchanged_version(plan: Plan) -> RefreshResult | None:
     """Return the current version if sources, recipe and its files are unchanged; None if there is work."""
     current, root = plan.current, plan.workspace.root
-    if not current or plan.recipe_changed or plan.settings.discover_words:
+    if not current or plan.anew or plan.settings.discover_words:
         return None
     paths = [
         current.index_path,
@@ -80,8 +80,7 @@ def describe_result(result: RefreshResult) -> list[str]:
         return [f"nothing changed: {version} is still current ({sizes})", *found]
     off = "off: it was switched off, or the objective or the documents have no sentence order"
     order = f"on ({_order(result)})" if result.sop else off
-    why = ": everything anew, as the recipe or jixu changed, or files were damaged"
-    anew = why if result.recipe_changed else ""
+    anew = f": everything anew, as {result.anew}" if result.anew else ""
     return [
         f"{version}: {sizes}",
         f"{result.new_shards} shard(s) written, {result.kept_shards} reused{anew}; "

@@ -99,7 +99,7 @@ def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
 
 def find_similar(plan: Plan, division: Division) -> str | None:
     """Find the corpus's table of similar words; make one if it has none and shards are to be built."""
-    current = plan.current.similar_words if plan.current and not plan.recipe_changed else None
+    current = plan.current.similar_words if plan.current and not plan.anew else None
     if current or not division.pieces:
         return current
     pieces = [piece.assigned_path for piece in division.pieces]

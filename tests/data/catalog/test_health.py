@@ -77,7 +77,8 @@ def test_a_lost_file_that_a_refresh_needs_is_told_and_made_again_after_doctors_m
         tea.refresh()
     mark_for_rebuilding(workspace, "茶")
     assert not water.refresh().is_new
-    assert tea.refresh().documents == 2
+    rebuilt = tea.refresh()
+    assert rebuilt.documents == 2 and rebuilt.anew == "files were damaged"
     # that of the version before, until it is collected
     assert examine(workspace).damaged == (replace(found, is_current=False),)
 

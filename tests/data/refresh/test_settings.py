@@ -8,7 +8,14 @@ import pytest
 import data.refresh.settings
 from data.cleaning import CleaningRules, GuardRules
 from data.errors import InputError
-from data.refresh import RefreshSettings, describe_result, load_recipe, plan_refresh, preview
+from data.refresh import (
+    RefreshSettings,
+    describe_changes,
+    describe_result,
+    load_recipe,
+    plan_refresh,
+    preview,
+)
 from data.sources import SourceSpec
 
 RECIPE = """\
@@ -131,18 +138,21 @@ def test_only_a_new_source_or_one_of_which_another_field_is_asked_for_is_read(te
     more = (*fields.settings.source, SourceSpec(path=path, text_field="body"))
     assert ["正文" in text for text in fields.texts()] == [False, True]
     changes = preview(fields.plan(source=more))
-    assert not changes.recipe_changed and changes.read == (path,) and changes.unchanged == 2
+    assert not changes.anew and changes.read == (path,) and changes.unchanged == 2
     assert not preview(fields.plan()).read
     first, second = fields.settings.source
     changed = fields.changed(source=(replace(first, text_field="body"), second))
     changes = preview(changed.plan())
-    assert not changes.recipe_changed and changes.read == (first.path,)
+    assert not changes.anew and changes.read == (first.path,)
     result = changed.refresh()
     assert result.is_new and result.removed_documents == 1
     assert all("正文" in text for text in changed.texts())
     ((recipe,),) = changed.ask("select recipe->>'sources' from versions where version = 2")
     assert [source["text_field"] for source in json.loads(recipe)] == ["body", "body"]
-    assert "0 reused: everything anew, as the recipe" in describe_result(changed.refresh(seed=1))[1]
+    quality = replace(changed.settings.quality, min_characters=11)
+    why = "anew, as seed, quality.min_characters changed"
+    assert why in describe_changes(preview(changed.plan(seed=1, quality=quality)))
+    assert f"0 reused: everything {why};" in describe_result(changed.refresh(seed=1, quality=quality))[1]
 
 
 def test_the_only_vocabulary_of_a_workspace_is_taken(tea, tokenizer, samples):
