@@ -106,12 +106,15 @@ def mark_for_rebuilding(workspace: Workspace, corpus: str) -> None:
 def checking(workspace: Workspace, shards: Sequence[Path]) -> Iterator[Callable[[], None]]:
     """Compare shards with the catalog in a thread during the block, which ends when all are compared.
 
-    Yields a function that raises InputError once one is found damaged; so does the end of the block.
+    Yields a function that raises InputError once one is found damaged; so does the end of the block, and its
+    beginning if the catalog knows one no more.
     """
     paths = {workspace.relative(path) for path in shards}
     with read_catalog(workspace) as db:
         rows = db.execute("select path, sha256 from shards").fetchall()
     sums = {path: digest for path, digest in rows if path in paths}
+    if gone := paths - sums.keys():  # since the plan, while the run waited for its device
+        raise InputError(f"{min(gone)} is of a version that was removed meanwhile: run it again")
     is_over = Event()
     with ThreadPoolExecutor(1) as pool:
         comparison = pool.submit(_check, sums, workspace, is_over)

@@ -7,6 +7,7 @@ import pytest
 from data.catalog import (
     CatalogLost,
     checking,
+    collect_garbage,
     end_killed_run,
     examine,
     mark_for_rebuilding,
@@ -55,6 +56,10 @@ def test_a_shard_is_compared_again_only_where_its_size_or_time_changed(corpora):
         pass
     message = "is not as it was committed: run jixu doctor --fix"
     with pytest.raises(InputError, match=message), checking(workspace, paths):
+        pass
+    corpora[0].refresh(seed=1)
+    collect_garbage(workspace, keep=1)
+    with pytest.raises(InputError, match="removed meanwhile"), checking(workspace, paths):
         pass
 
 
