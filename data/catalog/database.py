@@ -197,7 +197,11 @@ def write_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
 
 def _make_catalog(workspace: Workspace) -> None:
     """Write an empty catalog: of a copy alone, as a kill between two renames would leave it, it was lost."""
-    with replacing(workspace.catalog) as temporary, duckdb.connect(str(temporary)) as db:
+    with (
+        replacing(workspace.catalog) as temporary,
+        # by default a block, and so a column of a few rows, takes 16 times as many bytes
+        duckdb.connect(str(temporary), config={"default_block_size": 1 << 14}) as db,
+    ):
         db.execute(SCHEMA)
         db.execute("insert into meta values (?)", [CATALOG_VERSION])
 

@@ -39,6 +39,7 @@ def test_a_copy_at_another_path_is_queried_and_nothing_is_written_to_it(made, tm
         paths = statistics.sql("select distinct tokenizer from corpora").fetchall()
         assert paths == [(str(copy / "tokenizers" / "tea" / "vocab.txt"),)]
     assert state(copy) == before
+    assert (copy / "catalog.duckdb").stat().st_size < 1 << 19  # every version copies it
 
 
 def test_a_corpus_without_all_its_files_or_none_has_no_figures(made, tmp_path):
