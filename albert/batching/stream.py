@@ -158,9 +158,7 @@ class InstanceStream:
                 batches = token_batches(instances.lengths[rows], self.batch_tokens, rng)
                 found = found or bool(batches)
                 for number, batch in enumerate(batches[skip:], skip + 1):
-                    is_last = number == len(batches)
-                    after = Cursor(epoch, window + 1, 0) if is_last else Cursor(epoch, window, number)
-                    yield Planned(instances, rows[batch], epoch, after)
+                    yield Planned(instances, rows[batch], epoch, Cursor(epoch, window, number))
                 skip = 0
             if not found:
                 raise InputError(

@@ -98,7 +98,7 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
         raise InputError(f"sop=on: the objective {settings.objective} has no sentence order")
     files = _find_all(settings)
     workspace = Workspace(settings.workspace)
-    current, before, sources, shards = _read_current(workspace, settings.corpus)
+    current, sources, shards = _read_current(workspace, settings.corpus)
     tokenizer_path = _find_tokenizer(settings, workspace, current.tokenizer if current else None)
     tokenizer = load_tokenizer(tokenizer_path)
     _check_files(settings)
@@ -106,7 +106,7 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
     recipe_hash = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     anew = None
     if current and current.recipe_hash != recipe_hash:
-        anew, sources, shards = _compare(before, recipe), [], []
+        anew, sources, shards = _changes(workspace, current, recipe), [], []
     by_uri = {source.uri: source for source in sources}
     return Plan(
         settings,
@@ -123,26 +123,25 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
 
 def renew(plan: Plan) -> Plan:
     """Return the plan, or a new one if another refresh committed to the corpus since it was made."""
-    current, *_ = _read_current(plan.workspace, plan.settings.corpus)
+    current, _, _ = _read_current(plan.workspace, plan.settings.corpus)
     return plan if current == plan.current else plan_refresh(plan.settings)
 
 
-def _read_current(
-    workspace: Workspace, corpus: str
-) -> tuple[Version | None, dict[str, object], list[Source], list[Shard]]:
-    """Read the current version of a corpus, its recipe, sources and shards from the catalog."""
+def _read_current(workspace: Workspace, corpus: str) -> tuple[Version | None, list[Source], list[Shard]]:
+    """Read the current version of a corpus, its sources and its shards from the catalog."""
     if has_catalog(workspace):
         with read_catalog(workspace) as db:
             if current := newest_version(db, corpus):
-                recipe = version_recipe(db, corpus, current.version)
-                return current, recipe, version_sources(db, current), version_shards(db, current)
-    return None, {}, [], []
+                return current, version_sources(db, current), version_shards(db, current)
+    return None, [], []
 
 
-def _compare(before: dict[str, object], recipe: dict[str, object]) -> str:
-    """Name what differs between two recipes as in the column `recipe` of `versions`."""
-    old, new = _flat(before), _flat(json.loads(json.dumps(recipe)))
-    changed = [name for name, value in new.items() if name not in old or old[name] != value]
+def _changes(workspace: Workspace, current: Version, recipe: dict[str, object]) -> str:
+    """Name the entries of a recipe that differ from the current version's."""
+    with read_catalog(workspace) as db:
+        before = _flat(version_recipe(db, current.corpus, current.version))
+    entries = _flat(json.loads(json.dumps(recipe))).items()
+    changed = [name for name, value in entries if name not in before or before[name] != value]
     return f"{', '.join(changed)} changed" if changed else "files were damaged"
 
 
