@@ -1,9 +1,8 @@
-"""Pull a workspace from S3, or any storage that fsspec knows, into a local copy, and publish it again.
+"""Pull a workspace from S3, or any storage that fsspec knows, into a copy to work in, and publish it again.
 
-DuckDB, locks and renames need a file system, so commands work in the copy. Published files are immutable:
-named by their sha256, then listed, the catalog included, in a numbered manifest. Readers take the highest
-one, so an interrupted publication leaves the previous one whole. Manifests are created, never replaced (on S3
-by `If-None-Match`), so one of two writers is refused.
+Published files are immutable: named by their sha256, then listed, the catalog included, in a numbered
+manifest. Readers take the highest one, so an interrupted publication leaves the previous one whole. Manifests
+are created, never replaced (on S3 by `If-None-Match`), so one of two writers is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from data.locks import writer_lock
 from data.storage import RemoteFolder, is_remote, reaching
 from data.workspace import Workspace, default_place, local_folder
 
-FORMAT = 1  # of manifests
 KEPT_MANIFESTS = 3  # old ones are kept so that a slow reader can finish
 INDEX = ".published.json"  # in a copy: the manifest that it was last equal to
 # what is published of a workspace: not its locks, work in progress and Prefect's files
@@ -42,20 +40,17 @@ class Entry:
 class Manifest:
     number: int = 0  # 0: nothing is published yet
     files: dict[str, Entry] = field(default_factory=dict)  # by path in the workspace
-    format: int = FORMAT
     url: str = ""  # of a copy: where it is published
     times: dict[str, int] = field(default_factory=dict)  # of a copy's files: modification, in nanoseconds
 
 
 MANIFEST = TypeAdapter(Manifest)
+_CONFLICT = "{} was published by another writer meanwhile: save what only {} has, remove it, and begin again"
 
 
 def _read_manifest(store: RemoteFolder, path: str) -> Manifest:
     with reaching(store.url):
-        manifest = MANIFEST.validate_json(store.files.cat_file(path))
-    if manifest.format > FORMAT:
-        raise InputError(f"{store.url} was published by a newer jixu: upgrade this one")
-    return replace(manifest, number=int(PurePosixPath(path).stem))
+        return MANIFEST.validate_json(store.files.cat_file(path))
 
 
 def _read_base(workspace: Workspace) -> Manifest:
@@ -90,13 +85,6 @@ def _list_files(workspace: Workspace, base: Manifest) -> Manifest:
     return replace(base, files=files, times=times)
 
 
-def _conflict(store: RemoteFolder, workspace: Workspace) -> InputError:
-    return InputError(
-        f"{store.url} was published by another writer meanwhile: save what only {workspace.root} has, then "
-        "remove it; the next command pulls what is published"
-    )
-
-
 def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = False) -> Manifest:
     """Make a copy equal to what is published, unless only the copy changed; InputError if both did."""
     base, newest = _read_both(store, workspace)
@@ -112,7 +100,7 @@ def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = Fals
         )
     here = _list_files(workspace, base).files.items()  # some of the newest if a pull was interrupted
     if here - base.files.items() - newest.files.items():
-        raise _conflict(store, workspace)
+        raise InputError(_CONFLICT.format(store.url, workspace.root))
     missing = dict(newest.files.items() - here)
     last = missing.keys() & {workspace.catalog.name}
     for names in (missing.keys() - last, last):
@@ -144,7 +132,7 @@ def publish(store: RemoteFolder, workspace: Workspace) -> Manifest:
     base, newest = _read_both(store, workspace)
     here = _list_files(workspace, base)
     if newest.number >= base.number and newest.files not in (base.files, here.files):
-        raise _conflict(store, workspace)
+        raise InputError(_CONFLICT.format(store.url, workspace.root))
     stored, names = store.sizes("files"), {entry.stored_as(name): name for name, entry in here.files.items()}
     # files listed before are checked too, so that one lost from the storage is sent again
     missing = [path for path, name in names.items() if stored.get(path) != here.files[name].size]
@@ -165,8 +153,8 @@ def publish(store: RemoteFolder, workspace: Workspace) -> Manifest:
 def _prune(store: RemoteFolder) -> None:
     """Remove all but the newest manifests, and the files that none of those lists."""
     paths = list(store.sizes("manifests"))
-    recent = [_read_manifest(store, path).files.items() for path in paths[-KEPT_MANIFESTS:]]
-    listed = {entry.stored_as(name) for items in recent for name, entry in items}
+    recent = [_read_manifest(store, path) for path in paths[-KEPT_MANIFESTS:]]
+    listed = {entry.stored_as(name) for one in recent for name, entry in one.files.items()}
     store.transfer(store.files.rm_file, [*paths[:-KEPT_MANIFESTS], *(store.sizes("files").keys() - listed)])
 
 
