@@ -40,6 +40,7 @@ class Entry:
 class Manifest:
     number: int = 0  # 0: nothing is published yet
     files: dict[str, Entry] = field(default_factory=dict)  # by path in the workspace
+    format: int = 1
     url: str = ""  # of a copy: where it is published
     times: dict[str, int] = field(default_factory=dict)  # of a copy's files: modification, in nanoseconds
 
@@ -50,7 +51,10 @@ _CONFLICT = "{} was published by another writer meanwhile: save what only {} has
 
 def _read_manifest(store: RemoteFolder, path: str) -> Manifest:
     with reaching(store.url):
-        return MANIFEST.validate_json(store.files.cat_file(path))
+        manifest = MANIFEST.validate_json(store.files.cat_file(path))
+    if manifest.format > Manifest.format:
+        raise InputError(f"{store.url} was published by a newer jixu: upgrade this one")
+    return replace(manifest, number=int(PurePosixPath(path).stem))  # 0.2.0's first manifests hold none
 
 
 def _read_base(workspace: Workspace) -> Manifest:
@@ -74,8 +78,7 @@ def published_at(workspace: Workspace) -> str:
 
 def _list_files(workspace: Workspace, base: Manifest) -> Manifest:
     """List the files to publish and their times, hashing only those that changed since `base`."""
-    files: dict[str, Entry] = {}
-    times: dict[str, int] = {}
+    files, times = dict[str, Entry](), dict[str, int]()
     for path in (workspace.catalog, *(p for f in FOLDERS for p in sorted((workspace.root / f).rglob("*")))):
         if path.is_file() and not path.name.endswith(TEMPORARY_SUFFIX):
             name, stat = path.relative_to(workspace.root).as_posix(), path.stat()
@@ -162,8 +165,7 @@ def _prune(store: RemoteFolder) -> None:
 def working_copy(place: str | None = None, *, read_only: bool = False) -> Iterator[Workspace]:
     """Yield the workspace at a folder, or a copy of the one at a URL, which is published when the block ends.
 
-    By default it is that of JIXU_WORKSPACE, or ./workspace. If the block raises, its files stay in the copy,
-    and the next block that succeeds publishes them.
+    By default that of JIXU_WORKSPACE, or ./workspace. What a failed block left, the next good one publishes.
     """
     place = place or default_place()
     workspace = Workspace(local_folder(place))

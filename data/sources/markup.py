@@ -68,6 +68,9 @@ _marker = re.compile(
     r" *(?::::+ *\w* *(?P<title>.*)|@tab.*|\[(?:source|NOTE|TIP|quote)\b.*\]|-+8<-+.*"
     r"|:authors?: .*|:\w[\w-]*:(?:|`[^`]*`[^\u4e00-\u9fff]*| [^\u4e00-\u9fff]*))$"
 )
+# a quiz of MkDocs, and the names of its texts
+_quiz = re.compile(r"<\?quiz\?>((?:(?!<\?quiz).)*?)<\?/quiz\?>", re.S)
+_quiz_name = re.compile(r"^ *(?:question|answer(?:-correct)?|content):", re.M)
 # within a line: cross-references, shortcodes, templates and anchors; at its beginning any role or field
 _reference = re.compile(
     r"(?:^ *)?:(?:label|eqlabel|numref|eqref|ref|cite\w*|doc):`[^`\n]*`|^ *:\w[\w-]*:(?=[ `])"
@@ -134,6 +137,7 @@ def markdown_text(content: str, *, join_lines: bool = False) -> str:
     content = _front_matter.sub("", content)
     content = _without_environments(_display_math.sub("", _comment.sub("", content)))
     content = _heading_anchor.sub(r"\1", _inline_math.sub(_plain_math, content))
+    content = _quiz.sub(lambda quiz: _quiz_name.sub("\n", quiz[1]), content)
     content = _inline_component.sub(r"\2", _component.sub("\n", content))
     lines: list[str] = []
     for token in _markdown().parse("\n".join(_without_dialects(content.split("\n")))):

@@ -323,10 +323,13 @@ def test_urls_that_hold_no_workspace_are_refused(s3, tea, tmp_path, url, capsys)
     assert run_app(app, ["push", url, "--workspace", str(tmp_path / "none")]) == 2
     assert "pass --workspace with the folder to publish" in capsys.readouterr().err
     listed = {"../../evil.sh": {"sha256": "0" * 64, "size": 1}}
-    content = json.dumps({"number": 1, "files": listed}).encode()
-    RemoteFolder(url).files.pipe_file("manifests/00000001.json", content)
-    with pytest.raises(InputError, match="outside a workspace"):
-        get(url, tea)
+    for number, content, message in [
+        (1, {"format": 99}, "published by a newer jixu"),
+        (2, {"format": 1, "files": listed}, "outside a workspace"),
+    ]:
+        RemoteFolder(url).files.pipe_file(f"manifests/0000000{number}.json", json.dumps(content).encode())
+        with pytest.raises(InputError, match=message):
+            get(url, tea)
     with environment({"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}):
         assert run_app(app, ["pull", "s3://jixu/w", "--workspace", str(tmp_path / "d")]) == 2
     assert "cannot be reached" in capsys.readouterr().err

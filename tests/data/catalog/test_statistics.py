@@ -128,8 +128,10 @@ def test_versions_duplicates_and_new_words_are_compared(tea):
         assert then.sql(kept).fetchall() == [(1, first[4])] and len(then.changed_documents("tea")) == first[4]
     collect_garbage(tea.place, keep=1)
     gone = "no version of tea up to 1 is left"
-    with open_workspace(tea.root) as opened, pytest.raises(InputError, match=gone):
-        opened.changed_documents("tea")
+    with open_workspace(tea.root) as opened:
+        assert opened.version_changes("tea").fetchall() == [(*second[:7], None, None, None, None)]
+        with pytest.raises(InputError, match=gone):
+            opened.changed_documents("tea")
     with pytest.raises(InputError, match=gone):
         open_workspace(tea.root, newest={"tea": 1})
     with pytest.raises(InputError, match="no corpus 'coffee' in this workspace"):

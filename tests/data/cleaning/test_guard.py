@@ -28,7 +28,8 @@ def test_a_share_of_an_evaluation_text_can_be_asked_for(write, share, found):
 
 def test_a_text_of_eight_letters_is_found_anywhere_and_a_shorter_one_as_a_sentence(write):
     path = write("dev.txt", "龙井茶怎么泡才好喝\t1\n龙井怎么泡才好\t0\n")
-    assert hits(path, ["请问龙井茶。", "怎么泡才好喝呢？"], ["龙井茶怎么泡才好"]) == [1, 0]
+    anywhere = ["请问龙井茶，怎么泡才好喝呢？"], ["请问龙井茶。", "怎么泡才好喝呢？"]
+    assert hits(path, *anywhere, ["龙井茶怎么泡才好"]) == [1, 1, 0]
     documents = ["龙井怎么", "泡才好"], ["他问龙井怎么泡才好"], ["有人问", "“龙井怎么泡才好？”"]
     assert hits(path, *documents) == [0, 0, 1]
 

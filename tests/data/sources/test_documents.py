@@ -228,7 +228,11 @@ def test_names_that_are_not_utf_8_are_escaped(write):
         ),
         (".. note:: 注意\n    先洗手。\n\n.. code-block:: c\n\n    ```\n    int\n    ```", "先洗手。"),
         (":author: 张三\n\n[source,java]\n\n正文。", "正文。"),
-        ("见[这里](a.md){ .md-button target=_blank }。", "见这里。"),
+        (
+            "<?quiz?>\nquestion: 茶要多热的水？\nanswer: 沸水\nanswer-correct: 八十度\ncontent:\n先凉一凉。\n"
+            "<?/quiz?>\n\n见[这里](a.md){ .md-button target=_blank }。",
+            "茶要多热的水？ 沸水 八十度 先凉一凉。 见这里。",
+        ),
         (
             r"对任意$x_1 \in \mathbb{R}$与$\alpha$，$\frac{a}{b}$与`$x$`，价$5到$6，$PATH和$HOME，\\(p\\)。"
             "\n\n\\begin{equation}\\begin{split}\nx\n\\end{split}\\end{equation}\n\n\\begin{x}",
