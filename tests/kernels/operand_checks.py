@@ -40,6 +40,8 @@ def poisoned() -> Iterator[None]:
 
         return allocate
 
+    with torch.device("meta"):
+        torch.empty(0)  # torch lists its constructors at the first such call; ours must not be among them
     with (
         patch.object(torch, "empty", poison(torch.empty)),
         patch.object(torch, "empty_like", poison(torch.empty_like)),
