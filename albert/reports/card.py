@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import ne
 from pathlib import Path
 
 import yaml
@@ -83,7 +84,10 @@ def _of_pretraining(report: Report, folder: Path, licences: Mapping[str, str]) -
     if (folder / MANIFEST_FILE).is_file():  # it may be an earlier one than the run's last
         state = read_trainer_state(folder)
         is_judged &= state.step == result.steps
-        result = replace(result, steps=state.step, tokens=state.tokens, history=state.history)
+        own = replace(result, steps=state.step, tokens=state.tokens, history=state.history)
+        if any(map(ne, own.finite_history, result.finite_history)):
+            raise InputError(f"the report {report.title!r} is not of {folder}'s run: choose its own run's")
+        result = own
     settings = flat(
         report.settings.get(f"pretraining: {result.run_folder.name}")
         or report.settings.get("pretraining", {})

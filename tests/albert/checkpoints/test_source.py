@@ -159,6 +159,10 @@ def test_a_card_is_of_its_checkpoint_and_run_whatever_else_the_report_has(tmp_pa
         for part in (*shown, f"| {peak} |", f"base_model: org/of-{run}\n"):
             assert part in card, card
         assert "| 30 | 5.500 |" not in card
+    (folder / "README.md").unlink()
+    other = replace(report, bases=(), pretraining=pretraining(tmp_path, "general"))
+    with pytest.raises(InputError, match="the report '茶' is not of .*'s run: choose its own run's"):
+        write_card(folder, report=write_report(other, tmp_path / "other"))
 
 
 def test_a_checkpoint_is_pushed_with_its_card_and_refused_without_a_licence(
