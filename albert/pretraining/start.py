@@ -160,14 +160,13 @@ def with_step_size(settings: PretrainSettings, process: Process) -> PretrainSett
 
 
 def check_same_run(settings: PretrainSettings) -> None:
-    """Raise ConfigError, naming what differs, if the run would resume under other settings."""
+    """Raise ConfigError, naming what differs, if the run would resume under other settings; InputError if its
+    own cannot be read.
+    """
     folder = settings.run_folder
     if settings.resume == "never" or not (folder / SETTINGS_FILE).is_file() or not list_checkpoints(folder):
         return
-    try:
-        before, now = _by_name(read_settings(folder)), _by_name(settings)
-    except InputError as error:
-        raise ConfigError(f"{error}; {BEGIN_ANEW}") from None
+    before, now = _by_name(read_settings(folder)), _by_name(settings)
     corpora = ("shards", "mix", "then")
     changed = [
         f"{name} {before[name]!r} -> {now[name]!r}"

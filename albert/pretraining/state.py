@@ -140,8 +140,7 @@ def _tensors(objective: PretrainingObjective, optimizer: torch.optim.Optimizer) 
     values = optimizer.state_dict()["state"]
     tensors = {f"{number}.{name}": value.cpu() for number, of in values.items() for name, value in of.items()}
     if objective.boundary is not None:
-        for name, value in objective.boundary.state_dict().items():
-            tensors[_BOUNDARY + name] = value.cpu()
+        tensors |= objective.boundary.state_dict(prefix=_BOUNDARY)
     return tensors
 
 
@@ -163,11 +162,8 @@ def load_tensors(folder: Path, objective: PretrainingObjective, optimizer: torch
 
 def read_trainer_state(folder: Path) -> TrainerState:
     """Where a run stood at a checkpoint. Raises InputError if another version of jixu wrote other fields."""
-    content = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
-    try:
-        return parse(TrainerState, content, f"{folder} is of another version of jixu")
-    except InputError as error:
-        raise InputError(f"{error}; {BEGIN_ANEW}") from None
+    problem = f"{folder} is of another version of jixu: {BEGIN_ANEW}"
+    return parse(TrainerState, read_json(folder / STATE_FILE), problem)
 
 
 def remove_old_checkpoints(run_folder: Path, step: int, keep: int, best_step: int | None = None) -> None:
