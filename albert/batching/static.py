@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+import kernels
 from albert.model import IGNORED, Batch
 
 _ALIGNED = 4  # numbers of 4 bytes: every part of a buffer begins at a multiple of 16 bytes
@@ -52,10 +53,6 @@ def pad(batch: Batch, shape: Shape) -> Batch | None:
     is_ordered = batch.sop_labels is not None
     if min(rest, masked, empty) < 0 or batch.max_seqlen > shape.longest or is_ordered != shape.is_ordered:
         return None
-
-    def filled(values: Tensor, count: int, value: int) -> Tensor:
-        return torch.nn.functional.pad(values, (0, count), value=value)
-
     positions = [torch.arange(length) for length in fillers]
     ends = batch.tokens + torch.tensor(fillers, dtype=torch.int32).cumsum(0, dtype=torch.int32)
     ends = torch.cat([batch.cu_seqlens, ends])
@@ -66,13 +63,13 @@ def pad(batch: Batch, shape: Shape) -> Batch | None:
         sop_labels = batch.sop_labels.new_full((shape.sequences,), IGNORED)
         sop_labels[copies.cumsum(0)[: batch.sequences] - 1] = batch.sop_labels
     return Batch(
-        filled(batch.input_ids, rest, 0),
-        filled(batch.token_type_ids, rest, 0),
+        kernels.fill(batch.input_ids, rest),
+        kernels.fill(batch.token_type_ids, rest),
         torch.cat([batch.position_ids, *positions]),
         torch.cat([ends[:-1].repeat_interleave(copies), ends[-1:]]),
         shape.longest,
         torch.cat([index, shape.tokens - 1 - torch.arange(masked) % shape.tokens]),
-        filled(labels, masked, IGNORED),
+        kernels.fill(labels, masked, IGNORED),
         sop_labels,
     )
 
@@ -84,7 +81,7 @@ def flatten(batch: Batch, weights: Sequence[float] | Tensor) -> Tensor:
     ids = (batch.input_ids, batch.token_type_ids, batch.position_ids)
     parts = [x.int() for x in (*ids, batch.cu_seqlens, index, labels, sop)]
     parts.append(torch.as_tensor(weights, dtype=torch.float32).view(torch.int32))
-    return torch.cat([torch.nn.functional.pad(x, (0, -len(x) % _ALIGNED)) for x in parts])
+    return torch.cat([kernels.fill(x, -len(x) % _ALIGNED) for x in parts])
 
 
 def weights_of(buffer: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ def read_tensors(source: Source) -> dict[str, Tensor]:
         tensors = read_bundle(source.weights)
     else:
         for path in source.parts:
-            tensors |= _read_file(path)
+            tensors |= _read_pickle(path) if path.suffix == ".bin" else _read_safetensors(path)
     for name, tensor in tensors.items():
         # numbers of 8 bits are quantised, by scales in other tensors
         if tensor.itemsize == 1 or tensor.layout != torch.strided or tensor.is_meta:
@@ -40,10 +40,6 @@ def read_tensors(source: Source) -> dict[str, Tensor]:
             "it is damaged"
         )
     return tensors
-
-
-def _read_file(path: Path) -> dict[str, Tensor]:
-    return _read_pickle(path) if path.suffix == ".bin" else _read_safetensors(path)
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

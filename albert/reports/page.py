@@ -18,7 +18,7 @@ from albert.reports.evaluation_plots import contrast_plot
 from albert.reports.pretraining import held_out_table, training_section
 from albert.reports.sections import Section, Strong, pairs_table
 from data.errors import InputError
-from data.files import write_text
+from data.files import read_json, write_text
 from data.options import parse
 
 METRICS_FILE, PAGE_FILE = "metrics.json", "index.html"
@@ -66,13 +66,10 @@ def read_report(run: Path) -> Report:
     if it is damaged or of another version.
     """
     path = run.with_name(METRICS_FILE) if run.is_file() else run / METRICS_FILE
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"no report in {run}: there is no {path}") from None
-    except ValueError as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
-    version = content.get("schema_version") if isinstance(content, dict) else None
+    if not path.is_file():
+        raise InputError(f"no report in {run}: there is no {path}")
+    content = read_json(path)
+    version = content.get("schema_version")
     if version != SCHEMA_VERSION:
         raise InputError(
             f"{path} has schema version {version}, but this version of jixu reads {SCHEMA_VERSION}: "

@@ -112,8 +112,8 @@ def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path):
     "content, complaint",
     [
         (None, "no report in"),
-        ("{", "cannot be read"),
-        ("[1]", "has schema version None"),
+        ("{", "cannot be read as JSON"),
+        ("[1]", "is not a JSON object"),
         ('{"schema_version": 4}', "has schema version 4, but this version of jixu reads 5"),
         ('{"schema_version": 5}', "is damaged, make the report again: title is missing"),
     ],
