@@ -3,7 +3,6 @@ from .mixture import DataState as DataState
 from .mixture import Phase as Phase
 from .mixture import StepData as StepData
 from .mixture import TrainingData as TrainingData
-from .mixture import mask_rate_at as mask_rate_at
 from .packing import Instances as Instances
 from .packing import mask_batch as mask_batch
 from .packing import pack_batch as pack_batch

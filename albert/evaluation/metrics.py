@@ -142,9 +142,7 @@ def retrieval_statistics(states: np.ndarray, second: Sequence[str], is_query: np
     `states` [n, 2, H], of unit length; `second` are the n second sentences, equal texts being one candidate;
     `is_query` [n] selects the first sentences. Ties get their mean rank, so equal states find nothing.
     """
-    distinct, own = np.unique(np.asarray(second), return_inverse=True)
-    first = np.zeros(len(distinct), dtype=np.int64)
-    first[own] = np.arange(len(second))
+    _, first, own = np.unique(np.asarray(second), return_index=True, return_inverse=True)
     candidates = states[first, 1]
     reciprocal = np.zeros(len(second))
     queries = np.flatnonzero(is_query)

@@ -20,7 +20,6 @@ from .settings import parse_models as parse_models
 from .training import Candidate as Candidate
 from .training import Run as Run
 from .training import SeedRun as SeedRun
-from .training import Train as Train
 from .training import check_models as check_models
 from .training import fine_tune_one as fine_tune_one
 from .training import prepare as prepare

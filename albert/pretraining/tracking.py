@@ -34,10 +34,8 @@ class Tracker:
     ):
         """Records begin at `first_step`: what an earlier attempt logged from there on was lost."""
         self.name, self.say = name, say
-        self.sink: _Sink | None = None
         openers = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
-        if name is not None:
-            self.sink = self._try(openers[name], settings, first_step)
+        self.sink: _Sink | None = self._try(openers[name], settings, first_step) if name else None
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         if self.sink is not None:

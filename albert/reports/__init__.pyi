@@ -7,7 +7,6 @@ from .corpus import CorpusFacts as CorpusFacts
 from .corpus import FunnelRow as FunnelRow
 from .corpus import SampleInstance as SampleInstance
 from .evaluation import protocol as protocol
-from .evaluation import scores_table as scores_table
 from .fonts import use_chinese_fonts as use_chinese_fonts
 from .page import read_report as read_report
 from .page import report_markdown as report_markdown

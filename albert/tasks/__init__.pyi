@@ -11,7 +11,6 @@ from .examples import Split as Split
 from .examples import TaggedExample as TaggedExample
 from .examples import entities_of as entities_of
 from .examples import label_table as label_table
-from .examples import read_json as read_json
 from .examples import read_lines as read_lines
 from .examples import suffix_of as suffix_of
 from .overlap import Overlap as Overlap
