@@ -10,29 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import add
-from typing import NamedTuple
 
 from tqdm import tqdm
 
 from albert.pretraining.settings import METRICS_FILE, PretrainSettings
-from albert.pretraining.state import Metrics, TrainerState
+from albert.pretraining.state import Figures, Metrics, TrainerState
 from albert.pretraining.tracking import Tracker
 from data.files import write_text
 
 # entries of a record that only the report shows
 _detail = re.compile(r"^probe_|^full_|_(low|high|documents|masked_tokens|pairs|seen|bigram_loss)(@|$)")
-
-
-class Figures(NamedTuple):
-    """Sums over one step, or one corpus in it."""
-
-    mlm_loss: float = 0.0
-    mlm_correct: float = 0.0
-    mlm_count: float = 0.0
-    sop_correct: float = 0.0
-    sop_count: float = 0.0
-    boundary_loss: float = 0.0  # over the masked positions
-    contrast_loss: float = 0.0  # weighted by them
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +52,20 @@ class ProgressLog:
         return Tracker(name, self.settings, state.step + 1 if state.history else 0, self.say)
 
     def _rewrite(self, state: TrainerState) -> None:
-        """Write the history's records to the file, and begin to sum up after them."""
+        """Write the history's records to the file, and begin to measure the speed after them."""
         if self.speaks:
             write_text(self.path, "".join(json.dumps(record) + "\n" for record in state.history))
-        self._reset(state)
-
-    def _reset(self, state: TrainerState) -> None:
-        self.sums, self.tokens, self.seconds = Figures(), 0, state.seconds
+        self.tokens, self.seconds = 0, state.seconds
 
     def step(self, step: StepRecord, state: TrainerState) -> None:
         """Add a finished step; write a record every `log_every` steps."""
         for figures in step.corpora.values():
-            self.sums = Figures(*map(add, self.sums, figures))
+            state.sums = Figures(*map(add, state.sums, figures))
         self.tokens += step.tokens
         self.bar.update()
         if step.step % self.settings.running.log_every and step.step != self.settings.steps:
             return
-        sums = self.sums
+        sums = state.sums
         record: Metrics = {
             "step": step.step,
             "mlm_loss": sums.mlm_loss / max(sums.mlm_count, 1),
@@ -96,7 +80,7 @@ class ProgressLog:
             if total := getattr(sums, name):
                 record[name] = total / sums.mlm_count
         self.record(record, state)
-        self._reset(state)
+        state.sums, self.tokens, self.seconds = Figures(), 0, state.seconds
 
     def record(self, record: Metrics, state: TrainerState) -> None:
         """Add a record to the history, the file and the screen."""

@@ -12,6 +12,7 @@ import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from pydantic import ConfigDict
@@ -52,6 +53,18 @@ class Best:
     loss: float
 
 
+class Figures(NamedTuple):
+    """Sums over steps, or over one corpus in a step."""
+
+    mlm_loss: float = 0.0
+    mlm_correct: float = 0.0
+    mlm_count: float = 0.0
+    sop_correct: float = 0.0
+    sop_count: float = 0.0
+    boundary_loss: float = 0.0  # over the masked positions
+    contrast_loss: float = 0.0  # weighted by them
+
+
 @dataclass
 class TrainerState:
     """Where a run stands after `step` steps."""
@@ -63,6 +76,7 @@ class TrainerState:
     data: DataState = DataState()
     seconds: float = 0.0
     history: list[Metrics] = field(default_factory=list)  # of training and evaluation, by step
+    sums: Figures = Figures()  # of the steps since the last record of training
     events: list[Event] = field(default_factory=list)
     rate_scale: float = 1.0  # halved by each rollback
     rollbacks: int = 0

@@ -31,7 +31,7 @@ from albert.model import (
 )
 from albert.optim import make_optimizer
 from albert.pretraining.graphs import StepGraphs
-from albert.pretraining.progress import Figures, StepRecord
+from albert.pretraining.progress import StepRecord
 from albert.pretraining.result import TrainingDiverged
 from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
 from albert.pretraining.settings import PretrainSettings
@@ -39,6 +39,7 @@ from albert.pretraining.start import Start, build_model, phases
 from albert.pretraining.state import (
     Best,
     Event,
+    Figures,
     Metrics,
     TrainerState,
     checkpoint_folder,

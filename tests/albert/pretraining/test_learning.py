@@ -119,7 +119,7 @@ def test_a_preset_can_be_unshared_too(settings):
 def test_a_run_killed_at_many_points_ends_like_an_uninterrupted_one(settings, tmp_path):
     """SIGKILL at five random steps, SIGTERM at another: weights, optimiser, place in the data and losses."""
     settings = with_options(
-        settings, steps=50, evaluation={"every": 10}, running={"checkpoint_every": 5, "log_every": 1}
+        settings, steps=50, evaluation={"every": 10}, running={"checkpoint_every": 5, "log_every": 3}
     )
     straight = pretrain(settings)
     broken = replace(settings, run_folder=tmp_path / "broken")

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from albert.pretraining import PretrainSettings, TrainerState
-from albert.pretraining.progress import Figures, ProgressLog, StepRecord
+from albert.pretraining.progress import ProgressLog, StepRecord
+from albert.pretraining.state import Figures
 from tests.albert.pretraining.conftest import with_options
 
 

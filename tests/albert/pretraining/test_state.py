@@ -16,6 +16,7 @@ from albert.pretraining import Event, TrainerState, is_whole, list_checkpoints, 
 from albert.pretraining.sentinel import Trend
 from albert.pretraining.state import (
     Best,
+    Figures,
     load_tensors,
     remove_old_checkpoints,
     remove_unfinished,
@@ -44,7 +45,7 @@ def test_optimiser_place_and_second_head_come_back_as_they_were(tmp_path, tokeni
     place = DataState(9, (Cursor(1, 2, 3), Cursor()), (500, 90))
     history, events = [{"step": 0, "mlm_loss": 3.5}], [Event(2, "rollback", "why")]
     best, trends = Best(4, 2.5), {1: Trend(3, 2, 9)}
-    state = TrainerState(7, 90, place, 1.5, history, events, 0.5, 1, best, 2, trends, 4)
+    state = TrainerState(7, 90, place, 1.5, history, Figures(9.5, 2), events, 0.5, 1, best, 2, trends, 4)
     folder = save_checkpoint(tmp_path, objective, optimizer, state, None)
     same = objective_of(tokenizer)
     restored = make_optimizer(name, same, 1e-3, 0.01)
