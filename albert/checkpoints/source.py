@@ -149,7 +149,8 @@ def _find_config(folder: Path, any_model: bool) -> Path:
 def missing_config(folder: Path) -> InputError:
     """The error for a folder without a config."""
     inside = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{CONFIG_FILE}")))
-    what = f"one of its folders, {inside}" if inside else "a folder in transformers' format, or a preset"
+    other = "a folder in transformers' format, or a preset whose name no folder here has"
+    what = f"one of its folders, {inside}" if inside else other
     return InputError(f"no {CONFIG_FILE} in {folder}: pass {what}")
 
 

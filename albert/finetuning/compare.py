@@ -180,7 +180,7 @@ def _entangled(reported: Split, name: str) -> Iterator[str]:
 
 def _obstacle(split: Split) -> str | None:
     labels = {one.gold() for one in split.examples if isinstance(one, Example)}
-    return f"all examples have the label {labels.pop()}" if len(labels) == 1 else None
+    return f"all examples have the label {labels.pop() or 'none'}" if len(labels) == 1 else None
 
 
 def _result(model: ModelRuns, data: TaskData, split: str, slices: Sequence[_Slice]) -> ModelResult:
