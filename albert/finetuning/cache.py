@@ -84,7 +84,6 @@ def load_run(path: Path) -> SeedRun | None:
             str(file["text"]), object_hook=lambda one: file[f"arr_{one['array']}"] if "array" in one else one
         )
     try:
-        (run,) = _STORED.validate_python(content)
+        return _STORED.validate_python(content)[0]
     except ValueError:
         return None
-    return run
