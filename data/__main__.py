@@ -114,26 +114,26 @@ def words(
 
 
 @corpus.command
-def pull(url: str, /, *, workspace: Path | None = None) -> None:
+def pull(url: str, /, *, workspace: str | None = None) -> None:
     """Make a copy on this machine equal to the published workspace.
 
     Args:
         url: The published workspace, such as s3://bucket/workspace.
         workspace: Folder of the copy; by default the one that commands use.
     """
-    copy = Workspace(workspace or local_folder(url))
+    copy = Workspace(local_folder(workspace or url))
     print(_describe(publication.pull(RemoteFolder(url), copy), copy))
 
 
 @corpus.command
-def push(url: str, /, *, workspace: Path | None = None) -> None:
+def push(url: str, /, *, workspace: str | None = None) -> None:
     """Publish a folder.
 
     Args:
         url: Where to publish it, such as s3://bucket/workspace.
         workspace: Folder to publish; by default the copy of this URL that commands work in.
     """
-    copy, store = Workspace(workspace or local_folder(url)), RemoteFolder(url)
+    copy, store = Workspace(local_folder(workspace or url)), RemoteFolder(url)
     if not catalog.has_catalog(copy) and not copy.tokenizers.is_dir():
         raise InputError(f"nothing to publish in {copy.root}: pass --workspace with the folder to publish")
     with locks.writer_lock(store):

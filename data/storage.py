@@ -167,7 +167,7 @@ def expand(source: str) -> list[str]:
         return _expand_remote(source)
     if not source.strip():
         raise InputError("an empty source was given: the current folder is .")
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     if path.is_dir():
         paths = list(_entries(path))
     elif os.path.lexists(path):

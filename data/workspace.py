@@ -29,7 +29,7 @@ def default_workspace() -> Path:
 def local_folder(place: str) -> Path:
     """Return the folder itself, or the local copy of a URL such as s3://bucket/workspace."""
     if "://" not in place:
-        return Path(place)
+        return Path(os.path.expanduser(place))
     url = place.rstrip("/")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
     return cache / "jixu" / f"{url.rsplit('/', 1)[-1]}-{_digest(url)}"

@@ -16,6 +16,7 @@ dictionary: [terms.txt]
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -164,12 +165,12 @@ def _absolute(settings: RefreshSettings, folder: Path) -> RefreshSettings:
     """Make paths absolute that are relative to the recipe's folder."""
 
     def place(path: str) -> str:
-        return path if is_remote(path) else str(folder / Path(path).expanduser())
+        return path if is_remote(path) else str(folder / os.path.expanduser(path))
 
     def pattern(path: str) -> str:
         """The same of a source, in which the recipe's own folder is no pattern."""
         is_glob = glob.has_magic(path) and not is_remote(path)
-        return str(Path(glob.escape(str(folder))) / Path(path).expanduser()) if is_glob else place(path)
+        return str(Path(glob.escape(str(folder)), os.path.expanduser(path))) if is_glob else place(path)
 
     tokenizer = settings.tokenizer
     if tokenizer and (folder / tokenizer).exists():

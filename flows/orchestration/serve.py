@@ -85,7 +85,7 @@ def environment(place: str, port: int) -> dict[str, str]:
     result = {**defaults, **os.environ}
     result["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
     result["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
-    result["JIXU_WORKSPACE"] = place if is_remote(place) else str(Path(place).resolve())
+    result["JIXU_WORKSPACE"] = place if is_remote(place) else str(local_folder(place).resolve())
     if password := os.environ.get("PREFECT_API_AUTH_STRING"):
         result["PREFECT_SERVER_API_AUTH_STRING"] = password
     return result

@@ -27,7 +27,7 @@ quality: {min_characters: 9, blocklist: ads.txt}
 cleaning: {simplify: true, scrub: [phone]}
 duplicates: {near: null}
 guard: {files: dev.tsv}
-dictionary: terms.txt
+dictionary: ~terms.txt
 """
 
 
@@ -42,7 +42,7 @@ def test_a_recipe_holds_what_the_settings_do(tmp_path, write):
     assert settings.cleaning == CleaningRules(simplify=True, scrub=("phone",))
     assert settings.quality.min_characters == 9 and settings.quality.blocklist == str(tmp_path / "ads.txt")
     assert settings.duplicates.near is None and settings.guard.files == (str(tmp_path / "dev.tsv"),)
-    assert settings.dictionary == (str(tmp_path / "terms.txt"),)
+    assert settings.dictionary == (str(tmp_path / "~terms.txt"),)
 
 
 def test_a_recipes_folder_is_no_pattern_and_its_vocabulary_lies_beside_it(tmp_path, write, vocabulary_file):

@@ -47,7 +47,7 @@ SOUND = {
 DRIFT = {"drift": {"pretrain_if": "drift>0"}}
 REFUSED = {
     "refresh-corpus": [
-        ({"source": ["/no", "/nor/this"]}, "source /no does not exist; source /nor/this does"),
+        ({"source": ["/no", "~nor/this"]}, "source /no does not exist; source ~nor/this does"),
         ({"source": []}, "no source given"),
         ({"tokenizer": "nope"}, "no tokenizer 'nope'"),
         ({"tokenizer": []}, "no tokenizer given"),
