@@ -36,7 +36,8 @@ def disk_trouble(error: BaseException) -> str | None:
     if number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error):
         return "the disk is full: what was committed before is whole; make room and run the same again"
     if number in (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE):
-        return f"{getattr(error, 'filename', None)} cannot be written to or read ({os.strerror(number)})"
+        file = getattr(error, "filename", None) or "a file"
+        return f"{file} cannot be written to or read ({os.strerror(number)})"
     if str(error).startswith("IO Error: "):  # DuckDB's
         why = "a disk failed, or another command removed a file"
         return f"{str(error).splitlines()[0]} ({why}): run the same again"
