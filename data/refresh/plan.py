@@ -253,15 +253,15 @@ def preview(plan: Plan) -> Changes:
     """Find out what a refresh would read, going by the sources alone. Writes nothing."""
     changed = tuple(file.place for file in plan.files if is_changed(file, plan.recipe_hash))
     now, before = [file.place for file in plan.files], [source.uri for source in plan.current_sources]
-    gone = set(before) - set(now)
+    stays = set(before) & set(now)
     return Changes(
         corpus=plan.settings.corpus,
         version=plan.current.version if plan.current else None,
         anew=plan.anew,
         read=changed,
         unchanged=len(plan.files) - len(changed),
-        gone=tuple(sorted(gone)),
-        in_order=[uri for uri in before if uri not in gone] == [uri for uri in now if uri in set(before)],
+        gone=tuple(sorted(set(before) - stays)),
+        in_order=[uri for uri in before if uri in stays] == [uri for uri in now if uri in stays],
     )
 
 
