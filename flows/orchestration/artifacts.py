@@ -60,13 +60,13 @@ def file_checksums(*paths: Path | str | None) -> dict[str, str]:
 
 
 def artifact_key(kind: str, name: str) -> str:
-    """A key as Prefect wants it: lower-case letters, digits, dashes. Names of other scripts become a hash.
+    """A key as Prefect wants it: lower-case letters, digits, dashes; a name of another script has its hash.
 
-    >>> artifact_key("funnel", "law")
-    'funnel-law'
+    >>> artifact_key("funnel", "law"), artifact_key("funnel", "法律2024")
+    ('funnel-law', 'funnel-2024-d18b4ca1')
     """
-    plain = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
-    return f"{kind}-{plain or hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    digest = "" if name.isascii() else hashlib.sha256(name.encode()).hexdigest()[:8]
+    return re.sub("[^a-z0-9]+", "-", f"{kind}-{name}-{digest}".lower()).strip("-")
 
 
 def begin_progress(name: str, description: str) -> Callable[[float], None]:
