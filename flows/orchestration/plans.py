@@ -101,22 +101,21 @@ class RefreshPlan:
 
 def plan_refreshing(options: RefreshOptions) -> RefreshPlan | Answer:
     """Plan a refresh; answer if nothing changed, or for a dry run."""
-    settings, event_if = options.settings(), parse_condition(options.drift.event_if)
+    settings, drift = options.settings(), options.drift
+    event_if = parse_condition(drift.event_if)
+    pretrain_if = None if drift.pretrain_if is None else parse_condition(drift.pretrain_if)
     plan = plan_refresh(settings)
     if options.running.dask_address:
         check_cluster(options.running.dask_address, plan)
     if options.dry_run:
         changes = preview(plan)
         return Answer(describe_changes(changes), changes)
-    pretrain_if = None
-    if options.drift.pretrain_if is not None:
-        pretrain_if = parse_condition(options.drift.pretrain_if)
-        # a first version has nothing to drift from
-        if plan.current and find_checkpoint(Workspace(settings.workspace), settings.corpus) is None:
-            raise InputError(
-                f"drift.pretrain_if: no checkpoint of a completed pretraining on {settings.corpus} to start "
-                "from: run continued-pretraining once"
-            )
+    # a first version has nothing to drift from
+    if pretrain_if and plan.current and find_checkpoint(plan.workspace, settings.corpus) is None:
+        raise InputError(
+            f"drift.pretrain_if: no checkpoint of a completed pretraining on {settings.corpus} to start "
+            "from: run continued-pretraining once"
+        )
     if result := unchanged_version(plan):
         return Answer("\n".join(describe_result(result)), RefreshOutcome(result))
     return RefreshPlan(plan, event_if, pretrain_if)

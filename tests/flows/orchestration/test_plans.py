@@ -60,6 +60,7 @@ REFUSED = {
         ({"recipe": "HERE/recipe.yaml"}, "unknown mask; did you mean masking?"),
         ({"objective": "roberta", "instances": {"sop": "on"}}, "sop=on: the objective roberta has no"),
         ({"drift": {"event_if": "drift=0.3"}}, "'drift=0.3' is no condition"),
+        ({"drift": {"pretrain_if": "loss>1"}, "dry_run": True}, "'loss>1' is no condition"),
         (DRIFT | {"corpus": "tea", "workspace": "MADE"}, "no checkpoint of a completed pretraining on tea"),
         ({"running": {"dask_address": "tcp://127.0.0.1:9"}, "workspace": "none"}, "paths must be absolute"),
     ],
