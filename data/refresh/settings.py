@@ -164,13 +164,12 @@ def load_recipe(path: Path) -> dict[str, object]:
 def _absolute(settings: RefreshSettings, folder: Path) -> RefreshSettings:
     """Make paths absolute that are relative to the recipe's folder."""
 
-    def place(path: str) -> str:
-        return path if is_remote(path) else str(folder / os.path.expanduser(path))
+    def place(path: str, within: Path = folder) -> str:
+        return path if is_remote(path) else str(within / os.path.expanduser(path))
 
     def pattern(path: str) -> str:
         """The same of a source, in which the recipe's own folder is no pattern."""
-        is_glob = glob.has_magic(path) and not is_remote(path)
-        return str(Path(glob.escape(str(folder)), os.path.expanduser(path))) if is_glob else place(path)
+        return place(path, Path(glob.escape(str(folder)))) if glob.has_magic(path) else place(path)
 
     tokenizer = settings.tokenizer
     if tokenizer and (folder / tokenizer).exists():
