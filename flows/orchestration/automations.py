@@ -26,15 +26,8 @@ LOST = {
     "jixu: mark lost runs as crashed": ({"heartbeat"}, 90),
     "jixu: mark runs that never begin as crashed": ({"Pending", "Submitting", "InfrastructurePending"}, 600),
 }
-SIGNS_OF_LIFE = (
-    "heartbeat",
-    "Running",
-    "AwaitingConcurrencySlot",
-    "Completed",
-    "Failed",
-    "Cancelled",
-    "Crashed",
-)
+ENDS = ("Completed", "Failed", "Cancelled", "Crashed")
+SIGNS_OF_LIFE = ("heartbeat", "Running", "AwaitingConcurrencySlot", *ENDS)
 BLOCK = "jixu-failures"
 # chat systems take one line of text
 MESSAGE = (
