@@ -62,12 +62,7 @@ def check_cluster(dask_address: str, plan: Plan) -> None:
 
 def _relative_paths(plan: Plan) -> list[str]:
     settings = plan.settings
-    paths: list[str | Path] = [
-        settings.workspace,
-        plan.tokenizer_path,
-        *settings.dictionary,
-        *settings.guard.files,
-    ]
-    paths += [file.uri for file in plan.files if not is_remote(file.uri)]
-    paths += [settings.quality.blocklist] if settings.quality.blocklist else []
-    return [str(path) for path in paths if not Path(path).is_absolute()]
+    paths = [settings.workspace, plan.tokenizer_path, *map(Path, settings.dictionary + settings.guard.files)]
+    paths += [Path(file.uri) for file in plan.files if not is_remote(file.uri)]
+    paths += [Path(settings.quality.blocklist)] if settings.quality.blocklist else []
+    return [str(path) for path in paths if not path.is_absolute()]
