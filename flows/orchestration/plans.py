@@ -23,7 +23,6 @@ from data.catalog import (
     Condition,
     Drift,
     Version,
-    has_catalog,
     never_trained_share,
     newest_checkpoint,
     parse_condition,
@@ -123,8 +122,6 @@ def plan_refreshing(options: RefreshOptions) -> RefreshPlan | Answer:
 
 def find_checkpoint(place: Workspace, corpus: str) -> Path | None:
     """The newest checkpoint of a completed pretraining on a corpus, if there is one."""
-    if not has_catalog(place):
-        return None
     with read_catalog(place) as db:
         path = newest_checkpoint(db, corpus)
     return place.root / path if path and (place.root / path).is_dir() else None
