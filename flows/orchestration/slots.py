@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -52,12 +52,8 @@ def abandoned_runs(workspace: Workspace) -> list[str]:
         return []
     with read_catalog(workspace) as db:
         runs = running_runs(db)
-    return [run for run in runs if not _is_training(workspace, run)]
-
-
-def _is_training(workspace: Workspace, run: str) -> bool:
-    try:
-        with hold(workspace.lock(f"run-{run}"), "it is being trained"):
-            return False
-    except InputError:
-        return True
+    abandoned = []
+    for run in runs:
+        with suppress(InputError), hold(workspace.lock(f"run-{run}"), "it is being trained"):
+            abandoned.append(run)
+    return abandoned
