@@ -41,13 +41,9 @@ def _call(label: str, work: Callable[[], object]) -> object:
 
 def _is_worth_retrying(task: Task, run: TaskRun, state: State) -> bool:
     """Not if the input was refused, nor if the pool lost a worker."""
-    try:
-        state.result()
-    except (ValueError, BrokenExecutor):  # InputError and ConfigError are ValueErrors
-        return False
-    except Exception:
-        return True
-    return False
+    error = state.result(raise_on_failure=False)
+    # InputError and ConfigError are ValueErrors
+    return isinstance(error, Exception) and not isinstance(error, ValueError | BrokenExecutor)
 
 
 class Step(Protocol):
