@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -121,7 +121,8 @@ def end_runs(is_due: Callable[[FlowRun], bool]) -> None:
     with get_client(sync_client=True) as client:
         ours = [run for run in _running(client) if run.deployment_id and run.work_pool_name is None]
         due = {str(run.id) for run in ours if is_due(run)}
-        end(_processes_of(due), STOP_SECONDS)
+        processes = psutil.process_iter(["environ"])  # and their children, which inherit the variable
+        end([one for one in processes if (one.info["environ"] or {}).get(RUN_ID) in due], STOP_SECONDS)
         for run in _running(client):
             if run.state is not None and str(run.id) in due:
                 state: State = Cancelled() if run.state.is_cancelling() else Crashed(message=CALLER_GONE)
@@ -135,8 +136,3 @@ def is_overlooked(run: FlowRun) -> bool:
     """
     state = run.state
     return state is not None and state.is_cancelling() and datetime.now(UTC) - state.timestamp >= OVERLOOKED
-
-
-def _processes_of(runs: Container[str]) -> list[psutil.Process]:
-    """Return the processes of runs, with their children, which inherit the variable."""
-    return [p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get(RUN_ID) in runs]
