@@ -80,15 +80,15 @@ class Deadline:
     longest: float = 0.0
     left_out: list[str] = field(default_factory=list)
 
-    def run(self, label: str, work: Callable[[], T]) -> T | None:
-        """Do the work, unless the longest before it suggests that it would end too late."""
+    def run(self, label: str, work: Callable[[], T]) -> list[T]:
+        """What the work gives; nothing if the longest before it suggests that it would end too late."""
         begun = monotonic()
         if begun + self.longest >= self.end:
             self.left_out.append(label)
-            return None
+            return []
         result = work()
         self.longest = max(self.longest, monotonic() - begun)
-        return result
+        return [result]
 
 
 @job(describe, run_name="experiment from {init}")
@@ -102,7 +102,7 @@ def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> Report
     for seed in options.pretraining_seeds:
         # a seed at a time: every arm has as many
         work = partial(pretrain_arms, names, seed, options)
-        runs += filter(None, [pretraining.run(f"pretraining with seed {seed}", work)])
+        runs += pretraining.run(f"pretraining with seed {seed}", work)
     arms = [arm_of(name, of_name, [name]) for name, *of_name in zip(names, *runs, strict=True)]
     comparisons = judge_all(arms, options, judging) if runs else []
     left_out = [f"Left out for lack of time: {what}." for what in pretraining.left_out + judging.left_out]
@@ -179,7 +179,7 @@ def judge_all(arms: Sequence[Arm], options: ExperimentOptions, deadline: Deadlin
     general, first, second = arms
     base = Arm("base", (options.init,))
     pairs = ((options.first, first, second), (options.second, second, first))
-    found: list[Comparison | None] = []
+    found: list[Comparison] = []
     for labels in options.labels:
         for one, matched, mismatched in pairs:
             # compared with the first and the one before: matched - mismatched, matched - general
@@ -190,11 +190,11 @@ def judge_all(arms: Sequence[Arm], options: ExperimentOptions, deadline: Deadlin
                 replace(matched, note="matched"),
             ]
             work = partial(judge, one, labels, compared, options)
-            found.append(deadline.run(f"{one.task} with {labels:,} labels", work))
+            found += deadline.run(f"{one.task} with {labels:,} labels", work)
     for one, matched, _ in pairs:
         work = partial(judge_remedies, one, base, matched, options)
-        found.append(deadline.run(f"averages and task texts, {one.name}", work))
-    return [one for one in found if one is not None]
+        found += deadline.run(f"averages and task texts, {one.name}", work)
+    return found
 
 
 def judge_remedies(one: FieldOptions, base: Arm, matched: Arm, options: ExperimentOptions) -> Comparison:
