@@ -58,10 +58,10 @@ def measure_model(
     `reference` are the corpora to measure it on, `corpora` those it was pretrained on.
     """
     leaks = tuple(
-        contamination(_rows(candidate, split), workspace, corpus, split, version)
+        contamination(tuple(one.texts() for one in found.examples), workspace, corpus, split, version)
         for corpus, version in corpora
-        for split in ("dev", "test")
-        if split in candidate.data.splits
+        for split, found in candidate.data.splits.items()
+        if split in ("dev", "test")
     )
     intrinsic = None
     if candidate.is_own and (reference.domain or reference.general):
@@ -90,10 +90,6 @@ def added_mlm_loss(workspace: Workspace, corpus: str, checkpoint: Path) -> float
     with TemporaryDirectory() as folder, Statistics(workspace) as statistics:
         added, older = measure_mlm_losses(checkpoint, sample_shards(statistics, corpus, Path(folder)))
     return None if added is None or older is None else added - older
-
-
-def _rows(candidate: Candidate, split: str) -> Rows:
-    return tuple(one.texts() for one in candidate.data.splits[split].examples)
 
 
 def corpora_to_search(
