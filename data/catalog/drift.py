@@ -141,12 +141,10 @@ def sample_shards(statistics: Statistics, corpus: str, folder: Path) -> tuple[Pa
         shutil.copy(root / version.similar_words, folder)  # a shard expects it in its own folder
     sampled = {"corpus": corpus, "version": version.version, "most": READ_BY_MODEL}
     rows = db.execute(_SIDES, sampled).fetchall()
-    written = []
-    for name, is_added in (("added", True), ("older", False)):
+    written = folder / "added.parquet", folder / "older.parquet"
+    for path, is_added in zip(written, (True, False), strict=True):
         chosen = pc.field("doc_id").isin([doc_id for doc_id, _, added in rows if added == is_added])
         instances = pa.concat_tables(read_shard(shard).filter(chosen) for shard in shards)
-        path = folder / f"{name}.parquet"
         # all shards of a version have the same metadata
         pq.write_table(instances.replace_schema_metadata(pq.read_schema(shards[0]).metadata), path)
-        written.append(path)
-    return written[0], written[1]
+    return written
