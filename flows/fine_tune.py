@@ -62,9 +62,9 @@ class ModelFacts:
     """What a caller knows of a model beside its checkpoint."""
 
     corpora: Corpora = ()  # it was pretrained on, to be searched for texts of dev and test
+    unsearched: Sequence[str] = ()  # a sentence for each corpus that is not searched
     # whether they hold, in other documents, the texts that the corpus of the field holds out
     has_read_held_out: bool = False
-    unsearched: Sequence[str] = ()  # a sentence for each corpus that is not searched
 
 
 def compare(
@@ -101,14 +101,10 @@ def default_facts(
     """What each model was pretrained on, by the catalog or the options."""
     rows, facts = settings.recipes().values(), []
     for number, row in enumerate(rows):
-        searched, unsearched = corpora_to_search(
-            workspace,
-            [settings.models[at] for at in row],
-            corpora,
-            # of several models the first has not read the corpus of the field
-            has_read_domain=number > 0 or len(rows) == 1,
-        )
-        facts.append(ModelFacts(searched, unsearched=unsearched))
+        models = [settings.models[at] for at in row]
+        # of several models the first has not read the corpus of the field
+        has_read = number > 0 or len(rows) == 1
+        facts.append(ModelFacts(*corpora_to_search(workspace, models, corpora, has_read_domain=has_read)))
     return facts
 
 
