@@ -54,9 +54,9 @@ def repeat_command() -> str:
     return masked(f"prefect deployment run '{flow_run.flow.name}/default' {options}")
 
 
-def file_checksums(*paths: Path | str | None) -> dict[str, str]:
-    """Return the sha256 of each file by its path; None is left out."""
-    return {str(path): sha256(Path(path)) for path in paths if path}
+def file_checksums(*paths: Path | str) -> dict[str, str]:
+    """Return the sha256 of each file by its path."""
+    return {str(path): sha256(Path(path)) for path in paths}
 
 
 def artifact_key(kind: str, name: str) -> str:
