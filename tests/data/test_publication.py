@@ -263,11 +263,8 @@ def test_a_manifest_that_was_created_unheard_is_the_copys_own(url, one):
 
 def test_a_writer_that_a_containers_restart_ended_is_not_the_process_with_its_number(url):
     store = RemoteFolder(url)
-    for since, message in (
-        ("2026-01-01T00:00:00+00:00", None),
-        ("2999-01-01T00:00:00+00:00", "written to by"),
-    ):
-        left = {"host": socket.gethostname(), "process": os.getpid(), "since": since}
+    for year, message in ((2026, None), (2999, "written to by")):
+        left = {"host": socket.gethostname(), "process": os.getpid(), "since": f"{year}-01-01T00:00:00+00:00"}
         store.create(WRITER, json.dumps(left).encode())
         with pytest.raises(InputError, match=message) if message else nullcontext(), writer_lock(store):
             pass

@@ -67,9 +67,8 @@ def test_credentials_of_a_source_reach_no_record_and_no_message(server, tea):
     assert tea.refresh().documents > 100
     assert not tea.refresh().is_new
     others = tea.settings.source[0].replace(USER_INFO, "milch:andere")
-    assert (
-        len(tea.plan(source=(*tea.settings.source, others)).files) == 1
-    )  # a file is named once in the catalog
+    # a file is named once in the catalog
+    assert len(tea.plan(source=(*tea.settings.source, others)).files) == 1
     seen += [str(tea.ask(f"from {table}")) for (table,) in tea.ask(TABLES)]
     places = tea.ask("select uri from sources union all select distinct source_uri from documents")
     assert all("://***@127.0.0.1" in place and "/tea.jsonl?***" in place for (place,) in places)

@@ -46,7 +46,8 @@ def test_a_workspace_is_found_by_its_url_and_from_other_folders(statistics, tmp_
     local_folder(url).parent.mkdir()
     local_folder(url).symlink_to(root)
     monkeypatch.chdir(root.parent)
-    for place in (url, root.name):
+    monkeypatch.setenv("HOME", str(root.parent))
+    for place in (url, root.name, f"~/{root.name}"):
         with open_workspace(place) as opened:
             monkeypatch.chdir(tmp_path)
             assert len(list(opened.texts("tea"))) == len(opened.changed_documents("tea"))
