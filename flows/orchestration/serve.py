@@ -141,7 +141,7 @@ class Services:
         try:
             self.keep("server")
             # commands find the server of their workspace by it
-            write_text(address, os.environ["PREFECT_API_URL"])
+            write_text(address, f"{os.environ['PREFECT_API_URL']} {os.getpid()}")
             while not self.stopping.wait(0.2):
                 self.keep("server")
                 self.keep("runner")

@@ -74,18 +74,21 @@ def make_prefect_home() -> None:
 
 
 def address_file(workspace: Path) -> Path:
-    """Return the file in which `jixu serve` keeps the URL of its API while it runs."""
+    """Return the file in which `jixu serve` keeps the URL of its API and its process id while it runs."""
     return state_folder(workspace) / "api-url"
 
 
 def served_at(workspace: Path) -> str | None:
     """Return the API of the server that `jixu serve` runs for the workspace, if it answers."""
     ask_no_proxy()
+    file = address_file(workspace)
     try:
-        url = address_file(workspace).read_text(encoding="utf-8")
-    except OSError:  # none is served, or the folder is another user's
+        url, process = file.read_text(encoding="utf-8").split()
+        # where one that was killed left its address, another server may listen there by now
+        is_there = psutil.Process(int(process)).create_time() <= file.stat().st_mtime
+    except (OSError, ValueError, psutil.NoSuchProcess):  # none is served, or the folder is another user's
         return None
-    return url if answers(url, seconds=10) else None
+    return url if is_there and answers(url, seconds=10) else None
 
 
 def answers(url: str, seconds: float) -> bool:
@@ -97,7 +100,7 @@ def answers(url: str, seconds: float) -> bool:
     try:
         with direct.open(f"{url}/health", timeout=seconds):
             return True
-    except (OSError, ValueError):  # ValueError: an empty address
+    except OSError:
         return False
 
 
