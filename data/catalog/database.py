@@ -267,23 +267,20 @@ def parquet(paths: Iterable[Path], options: str = "") -> str:
     return f"read_parquet([{files}], hive_partitioning = false{options and f', {options}'})"
 
 
-_BESIDE = (TOKENIZER_CONFIG, "tokenizer.json")  # files that a vocabulary is read with
-
-
 def bring_in_tokenizers(workspace: Workspace) -> None:
     """Copy vocabularies from outside the workspace into it, and their configs, so that it can be moved to
     another machine.
     """
     stored = "select recipe ->> '$.tokenizer' from versions union select tokenizer from stored.corpora"
     with read_catalog(workspace) as db:
-        names = [name for (name,) in db.execute(stored).fetchall() if name]
+        vocabularies = [name for (name,) in db.execute(stored).fetchall() if name]
     copies = []
-    for name in names:
+    for name in vocabularies:
         path = workspace.root / name
         if path.resolve().is_relative_to(workspace.tokenizers.resolve()) or not path.is_file():
             continue
-        beside = (file for file in map(path.with_name, _BESIDE) if file.is_file() and file != path)
-        files = [path, *beside]
+        names = dict.fromkeys((path.name, TOKENIZER_CONFIG, "tokenizer.json"))  # it is read with the others
+        files = [file for file in map(path.with_name, names) if file.is_file()]
         digest = hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
         copy = workspace.tokenizers / f"{path.stem}-{digest[:8]}"
         for file in files:
