@@ -27,7 +27,6 @@ EXIT_PIPE_CLOSED = 141  # as shells report SIGPIPE, 128 + 13
 
 def make_app(name: str, help: str) -> App:
     """Make a command, or a tree of commands."""
-    shown = Parameter(negative_iterable=(), show_default=_shown)
     app = App(
         name=name,
         help=help,
@@ -35,7 +34,7 @@ def make_app(name: str, help: str) -> App:
         version_flags=(),
         result_action="return_value",
         suppress_keyboard_interrupt=False,  # `run_app` says what it ended
-        default_parameter=shown,
+        default_parameter=Parameter(negative_iterable=(), show_default=_shown),
         group_parameters=Group("Parameters", help_formatter=_print_required_first),
     )
     app["--help"].show = False

@@ -22,7 +22,6 @@ from .health import examine as examine
 from .health import mark_for_rebuilding as mark_for_rebuilding
 from .health import restore as restore
 from .runs import CheckpointRow as CheckpointRow
-from .runs import CorpusRead as CorpusRead
 from .runs import Lineage as Lineage
 from .runs import end_killed_run as end_killed_run
 from .runs import lineages as lineages
