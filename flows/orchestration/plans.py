@@ -311,14 +311,14 @@ def fine_tune_settings(options: FineTuneOptions) -> FineTuneSettings:
 
 
 def plan_tokenizer(options: TokenizerOptions) -> list[str] | Version:
-    """What a vocabulary is learnt from: raw files, or the current version of a corpus."""
+    """What a vocabulary is learnt from: raw files, each once, or the current version of a corpus."""
     check_name(options.name or options.kind, "tokenizer")
     if bool(options.corpus) == bool(options.source):
         raise InputError("give either --corpus or --source to learn a vocabulary from")
     if options.corpus:
         with read_catalog(options.place) as db:
             return require_version(db, options.corpus)
-    return [path for source in options.source for path in find_files(source)]
+    return list(dict.fromkeys(path for source in options.source for path in find_files(source)))
 
 
 def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:

@@ -149,6 +149,8 @@ def test_what_can_work_is_planned(job, workspace, tmp_path):
     assert plan(job, values(job, {}, tmp_path, workspace))
     if job == "refresh-corpus":  # a first version, before which nothing can have been pretrained
         assert plan(job, values(job, DRIFT, tmp_path, workspace))
+    if job == "train-tokenizer":
+        assert plan(job, values(job, {"source": [TEA, str(SAMPLES / "*.jsonl")]}, tmp_path, "")) == [TEA]
     if job == "fine-tune":
         corpora = {"corpora": {"domain": "tea", "general": "again"}, "workspace": "MADE"}
         assert plan(job, values(job, corpora, tmp_path, workspace))
