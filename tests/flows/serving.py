@@ -162,9 +162,8 @@ class Server:
         return {artifact["key"] for artifact in self.ask("/artifacts/filter", query)}
 
     def messages(self, run):
-        return [
-            log["message"] for log in self.ask("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})
-        ]
+        query = {"logs": {"flow_run_id": {"any_": [run]}}}
+        return [log["message"] for log in self.ask("/logs/filter", query)]
 
     def wait_for_state(self, run, *names):
         wait_until(lambda: self.state(run)[0] in names, lambda: (self.state(run), self.log()[-3000:]))

@@ -37,9 +37,8 @@ def test_no_proxy_is_asked_for_a_server_of_this_machine(spared, tmp_path, monkey
         assert served_at(tmp_path) == served_at(tmp_path) == url
         write_text(address_file(tmp_path), f"{url} {2**22}")  # of a process that was killed
         assert served_at(tmp_path) is None
-    assert os.environ["no_proxy"] == {"": "127.0.0.1,localhost", "*": "*"}.get(
-        spared, f"{spared},127.0.0.1,localhost"
-    )
+    own = "127.0.0.1,localhost"
+    assert os.environ["no_proxy"] == {"": own, "*": "*"}.get(spared, f"{spared},{own}")
 
 
 OWN = """
