@@ -9,10 +9,10 @@ CLOSERS = "”’」』）》】〕〉\"')]}"
 COMMAS = "，、：,"
 
 _closers = f"[{re.escape(CLOSERS)}]*+"
-# not before a comma, which goes on with the sentence: “好！”，他说
-_ender = re.compile(f"(?:[{ENDERS}]++{_closers})++(?![{COMMAS}])")
+# with the comma that goes on with the sentence: “好！”，他说
+_ender = re.compile(f"(?:[{ENDERS}]++{_closers})++[{COMMAS}]?+")
 # a Western full stop ends a sentence before a space or line end, except after an initial ("J. Smith")
-_full_stop = re.compile(rf"(?<![A-Z])(?<=[^\W\d_])\.(?={_closers}(?:\s|$)){_closers}")
+_full_stop = re.compile(rf"(?<![A-Z])(?<=[^\W\d_])\.{_closers}(?=\s|$)")
 # a full-width one anywhere but in a number (3．14) and after the number of an item (2．, A．)
 _wide_stop = re.compile(
     rf"(?<!^\w)(?<!^\d\d)(?<!\s\w)(?<!\s\d\d)．(?!(?<=\d．)\d){_closers}(?![{COMMAS}])", re.M
@@ -22,7 +22,7 @@ _BEFORE = COMMAS + " "
 
 
 def _with_line_end(match: re.Match[str]) -> str:
-    return match[0] + "\n"  # faster than a template
+    return match[0] if match[0][-1] in COMMAS else match[0] + "\n"
 
 
 def split_sentences(text: str) -> list[str]:

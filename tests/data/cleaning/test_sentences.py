@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,3 +35,12 @@ def test_no_word_is_lost_and_every_sentence_has_one(text):
     sentences = split_sentences(text)
     assert [c for c in "".join(sentences) if c.isalnum()] == [c for c in text if c.isalnum()]
     assert all(any(map(str.isalnum, sentence)) and sentence[0] not in "，、：," for sentence in sentences)
+
+
+def test_marks_before_a_comma_take_time_in_proportion():
+    def seconds(count):
+        begin = time.process_time()
+        assert len(split_sentences("。”" * count + "，好")) == 1
+        return time.process_time() - begin
+
+    assert seconds(8_000) < 24 * max(seconds(1_000), 0.01)  # in proportion 8 times, quadratic 64 times
