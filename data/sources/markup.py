@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Jekyll's, Hugo's and MkDocs' front matter; a rule may stand first as well
 _front_matter = re.compile(
     r"\A(?:---\n(?:#[^\n]*\n)*[\w-]+:.*?\n---\n"
-    r"|\+\+\+\n.*?\n\+\+\+\n|(?:(?:author|title|date|tags|comments?)s?:.*\n)+(?=\n))",
+    r"|\+\+\+\n.*?\n\+\+\+\n|(?:(?:author|title|date|tags|comments?)s?:[^\n]*\n)+(?=\n))",
     re.S | re.I,
 )
 # MDX adds comments in braces, imports and exports to Markdown

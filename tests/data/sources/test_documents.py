@@ -210,7 +210,7 @@ def test_names_that_are_not_utf_8_are_escaped(write):
             "说明。 也一样。",
         ),
         ("??? question\n    ???+ tip\n        里面。\n\n    外面。", "里面。 外面。"),
-        ("author: 张三\ntags: 茶\n\n作者：李四。", "作者：李四。"),
+        ("author: 张三\ntags: 茶\n\n作者：李四。\n\n再泡茶。", "作者：李四。 再泡茶。"),
         ("---\n# 首页\nlayout: home\n---\n\n再泡茶。", "再泡茶。"),
         ("---\n先洗手。\n\n---\n再泡茶。", "先洗手。 再泡茶。"),
         (
