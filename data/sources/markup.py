@@ -337,6 +337,7 @@ def _without_code(page: HtmlElement | None) -> HtmlElement | None:
 
 
 def _all_text(content: str) -> str:
+    from lxml import etree
     from lxml import html as pages
 
     try:
@@ -345,6 +346,5 @@ def _all_text(content: str) -> str:
         )
     except Exception:  # lxml's parser errors have no common class
         return html.unescape(content)
-    for element in page.iter("script", "style", "noscript", "template"):
-        element.drop_tree() if element.getparent() is not None else None
+    etree.strip_elements(page, "script", "style", "noscript", "template", with_tail=False)
     return "\n".join(text.strip() for text in page.itertext() if text.strip())

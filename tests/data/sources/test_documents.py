@@ -370,6 +370,8 @@ def test_a_web_page_gives_its_main_content_without_listings_and_with_preformatte
     assert with_code == by_share == without
     assert without.count(FIRST) == 5
     assert not [part for part in ("清零", "脚本", "首页", "p {", "<") if part in without]
+    aside = f"<noscript><style>p {{}}</style></noscript><footer>{FIRST}</footer>{end}"
+    assert texts(write("page.html", f"<html><body>{aside}</body></html>")) == [FIRST]
 
 
 def test_text_of_parquet_that_is_not_utf_8_costs_only_its_bytes(write):
