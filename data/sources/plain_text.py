@@ -79,8 +79,6 @@ def join_wrapped(text: str) -> str:
     if text.count("\n") < _LEAST:
         return text
     lines = _quoted.sub("", text).split("\n")
-    if max(map(len, lines)) > _MAX_WIDTH + _SLACK:
-        return text
     inner = _inner_lines(lines)
     width = _wrap_width(inner)
     if width is None:
