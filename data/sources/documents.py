@@ -360,7 +360,7 @@ def _by_column(rows: Iterator[tuple[str, list[str] | BadRow, int]]) -> Iterator[
     for place, row, size in rows:
         if isinstance(row, BadRow):
             yield place, row, size
-        elif place == "row=1":
+        elif not header:  # a blank line may stand first
             header = row
         elif row and len(row) == len(header):
             yield place, dict(zip(header, row, strict=True)), size

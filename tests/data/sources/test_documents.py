@@ -39,7 +39,7 @@ CONTENT = {
     "jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS).encode(),
     "json": json.dumps(ROWS, ensure_ascii=False, indent=2).encode(),
     "csv": f"id,text\n1,{FIRST}\n2,{SECOND}\n".encode(),
-    "tsv": f"id\ttext\n1\t{FIRST}\n2\t{SECOND}\n".encode(),
+    "tsv": f"\nid\ttext\n1\t{FIRST}\n2\t{SECOND}\n".encode(),
     "txt": BERT.encode(),
     "parquet": parquet_of(content=[FIRST, None, SECOND]),
 }
