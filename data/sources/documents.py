@@ -298,7 +298,7 @@ def _blocks(part: Part, lines: Iterator[str], *, is_bert: bool) -> Iterator[RawD
             block, size, first = [rest.text], len(rest.text), first + len(parts)
         elif ends_document or size > MAX_HELD_CHARACTERS:
             if block:
-                yield from _cut("".join(block)[:-1], _block_uri(part.uri, begin, True), first)
+                yield from _cut("".join(block)[:-1], _block_uri(part.uri, begin, is_bert), first)
             block, size, begin, first = [], 0, number + ends_document, 1
         if not ends_document:
             block.append(line)
@@ -309,8 +309,8 @@ def _blocks(part: Part, lines: Iterator[str], *, is_bert: bool) -> Iterator[RawD
         yield from _cut("".join(block).removesuffix("\n"), _block_uri(part.uri, begin, is_bert), first)
 
 
-def _block_uri(uri: str, begin: int, is_part: bool) -> str:
-    return f"{uri}#line={begin}" if is_part else uri
+def _block_uri(uri: str, begin: int, is_bert: bool) -> str:
+    return f"{uri}#line={begin}" if is_bert or begin > 1 else uri
 
 
 def _read_page(

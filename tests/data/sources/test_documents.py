@@ -34,6 +34,10 @@ def reasons(path, **options):
     return Counter(item.reason for item in read_documents(path, **options) if isinstance(item, Dropped))
 
 
+def places(path):
+    return [item.source_uri for item in read_documents(path)]
+
+
 ROWS = [{"text": FIRST}, {"text": SECOND}]
 CONTENT = {
     "jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS).encode(),
@@ -86,8 +90,7 @@ def test_archives_give_the_documents_of_their_members(tmp_path, write, kind):
     for place in (path, f"file://{path}"):
         assert [text.replace("\n", "") for text in texts(place)] == [FIRST, SECOND] * 3
     assert reasons(path) == {"not_supported": 1, "unsafe_name": 1, "text_not_string": 1}
-    uris = [item.source_uri for item in read_documents(path)]
-    assert f"{path}!a.jsonl#line=1" in uris and f"{path}!deep/b.txt.gz#line=1" in uris
+    assert {f"{path}!a.jsonl#line=1", f"{path}!deep/b.txt.gz#line=1"} < set(places(path))
     assert not (tmp_path.parent / "out.txt").exists()
 
 
@@ -103,7 +106,7 @@ def test_documents_before_the_damage_of_an_archive_are_read(write):
         path = write("cut.zip", whole[:-10_000])
         assert [text.replace("\n", "") for text in texts(path)[:4]] == [FIRST, SECOND] * 2
         assert len(texts(path)[4]) > 1000 and reasons(path) == {"unreadable_file": 2}
-        assert f"{path}!c.txt#cut off" in [item.source_uri for item in read_documents(path)]
+        assert f"{path}!c.txt#cut off" in places(path)
 
 
 @pytest.mark.parametrize(("at", "value"), [(0, 1), (2, 97)], ids=["a password", "an unknown method"])
@@ -165,7 +168,7 @@ def test_names_in_a_zip_file_of_chinese_windows_are_read_whole_or_cut(write):
     for damage in (plain, plain[:-30], both):
         path = write("corpus.zip", damage)
         assert len(texts(path)) == 2
-        assert next(read_documents(path)).source_uri == f"{path}!茶经.txt#line=1"
+        assert places(path)[0] == f"{path}!茶经.txt#line=1"
 
 
 WHOLE = ARCHIVES["tar.gz"]
@@ -187,12 +190,12 @@ ENDLESS.size = 1 << 60
 def test_what_is_wrong_with_an_archive_is_reported_behind_its_documents(write, content, good, why):
     path = write("corpus.tar.gz", content)
     assert len(texts(path)) == good and reasons(path)["unreadable_file"] == 1
-    assert why in list(read_documents(path))[-1].source_uri
+    assert why in places(path)[-1]
 
 
 def test_names_that_are_not_utf_8_are_escaped(write):
     path = write("names.tar", tar_of({"\udcff.txt": CONTENT["txt"]}))
-    assert [item.source_uri for item in read_documents(path)][0] == f"{path}!\\udcff.txt#line=1"
+    assert places(path)[0] == f"{path}!\\udcff.txt#line=1"
 
 
 @pytest.mark.parametrize(
@@ -439,8 +442,10 @@ def test_a_huge_document_is_cut_into_several_at_the_same_places_whatever_is_held
     monkeypatch.setattr("data.sources.documents.MAX_HELD_CHARACTERS", 1_100_000)
     monkeypatch.setattr("data.sources.decoding.LONGEST_LINE", 100_000)
     assert texts(path) == at_once
-    uris = [item.source_uri for item in read_documents(path)]
-    assert uris == [f"{path}#part={n}" for n in (1, 2, 3)]
+    assert places(path) == [f"{path}#part={n}" for n in (1, 2, 3)]
+    monkeypatch.setattr("data.sources.documents.MAX_HELD_CHARACTERS", 20)
+    path = write("lines.txt", f"{FIRST}\n{SECOND}\n" * 3)
+    assert places(path) == [f"{path}{place}" for place in ("", "#line=3", "#line=5")]
 
 
 @pytest.mark.parametrize(
