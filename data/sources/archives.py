@@ -74,6 +74,7 @@ def _open_zstandard(file: IO[bytes]) -> pa.NativeFile:
 _DECOMPRESSORS: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"\x28\xb5\x2f\xfd": _open_zstandard,
+    b"\x50\x2a\x4d\x18": _open_zstandard,  # pzstd's, which begins with a frame to skip
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\x00": lzma.LZMAFile,
 }

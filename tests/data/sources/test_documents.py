@@ -53,7 +53,11 @@ def zstd(content):
     return pa.compress(content, codec="zstd", asbytes=True)
 
 
-PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstd, ".bz2": bz2.compress, ".xz": lzma.compress}
+def pzstd(content):
+    return b"\x50\x2a\x4d\x18" + struct.pack("<2L", 4, len(zstd(content))) + zstd(content)
+
+
+PACKED = {"": bytes, ".gz": gzip.compress, ".zst": pzstd, ".bz2": bz2.compress, ".xz": lzma.compress}
 
 
 @pytest.mark.parametrize("compression", PACKED)
