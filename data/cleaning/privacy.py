@@ -7,7 +7,9 @@ MOD 11-2) and bank cards (ISO/IEC 7812-1, Luhn), so that article numbers and yea
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Collection
+from functools import partial
 
 PLACEHOLDERS = {
     "url": "〔网址〕",
@@ -41,26 +43,21 @@ def is_bank_card(number: str) -> bool:
 
 _BEGIN = r"(?<!\d)(?<!\d[.-])"  # not within a longer number
 # in the order of the search: longer numbers first
-_PATTERNS: dict[str, tuple[re.Pattern[str], Callable[[str], bool]]] = {
-    "url": (URL, bool),
-    "email": (re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+", re.A), bool),
-    "id_card": (
-        re.compile(
-            r"(?<![0-9A-Za-z])[1-9]\d{5}(?:19|20)\d\d(?:0[1-9]|1[0-2])\d{5}[\dXx](?![0-9A-Za-z])", re.A
-        ),
-        is_id_card,
+_PATTERNS = {
+    "url": URL,
+    "email": re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+", re.A),
+    "id_card": re.compile(
+        r"(?<![0-9A-Za-z])[1-9]\d{5}(?:19|20)\d\d(?:0[1-9]|1[0-2])\d{5}[\dXx](?![0-9A-Za-z])", re.A
     ),
-    "bank_card": (re.compile(_BEGIN + r"[3-6](?:[ -]?\d){14,18}(?!\d|[.-]\d)", re.A), is_bank_card),
-    "phone": (
-        re.compile(
-            _BEGIN + r"(?:(?:\+?86[ -]?)?1[3-9]\d(?:[ -]?\d{4}){2}"  # mobile
-            r"|\(?0(?:10|2\d|[3-9]\d\d)\)?[ -]?\d{7,8}(?:-\d{1,5})?"  # fixed, with its area code
-            r"|[48]00(?:[ -]?\d{3}[ -]?\d{4}|-\d{4}-\d{3}))(?!\d|-\d)",  # 400 and 800 numbers
-            re.A,
-        ),
-        bool,
+    "bank_card": re.compile(_BEGIN + r"[3-6](?:[ -]?\d){14,18}(?!\d|[.-]\d)", re.A),
+    "phone": re.compile(
+        _BEGIN + r"(?:(?:\+?86[ -]?)?1[3-9]\d(?:[ -]?\d{4}){2}"  # mobile
+        r"|\(?0(?:10|2\d|[3-9]\d\d)\)?[ -]?\d{7,8}(?:-\d{1,5})?"  # fixed, with its area code
+        r"|[48]00(?:[ -]?\d{3}[ -]?\d{4}|-\d{4}-\d{3}))(?!\d|-\d)",  # 400 and 800 numbers
+        re.A,
     ),
 }
+_IS_VALID = {"id_card": is_id_card, "bank_card": is_bank_card}
 
 
 def scrub(text: str, kinds: Collection[str]) -> tuple[str, dict[str, int]]:
@@ -69,18 +66,15 @@ def scrub(text: str, kinds: Collection[str]) -> tuple[str, dict[str, int]]:
     >>> scrub("请打13800138000，或写信到 a@b.cn。", ["phone", "email"])
     ('请打〔电话〕，或写信到 〔邮箱〕。', {'email': 1, 'phone': 1})
     """
-    counts: dict[str, int] = {}
-    for kind, (pattern, is_valid) in _PATTERNS.items():
-        if kind not in kinds:
-            continue
+    counts = Counter[str]()
 
-        def replaced(
-            match: re.Match[str], kind: str = kind, is_valid: Callable[[str], bool] = is_valid
-        ) -> str:
-            if not is_valid(match[0]):
-                return match[0]
-            counts[kind] = counts.get(kind, 0) + 1
-            return PLACEHOLDERS[kind]
+    def replaced(kind: str, match: re.Match[str]) -> str:
+        if not _IS_VALID.get(kind, bool)(match[0]):
+            return match[0]
+        counts[kind] += 1
+        return PLACEHOLDERS[kind]
 
-        text = pattern.sub(replaced, text)
-    return text, counts
+    for kind, pattern in _PATTERNS.items():
+        if kind in kinds:
+            text = pattern.sub(partial(replaced, kind), text)
+    return text, dict(counts)
