@@ -98,12 +98,9 @@ class Segmenter:
         begin = 0
         disputed = self._disputed_blocks(text)
         for start, end in disputed:
-            if start > begin:
-                lengths += map(len, self._fast.cut(text[begin:start], False))
+            lengths += map(len, self._fast.cut(text[begin:start], False))
             lengths += map(len, self._cut_exactly(text[start:end]))
             begin = end
-        if begin < len(text):
-            lengths += map(len, self._fast.cut(text[begin:], False))
         word_lengths = np.array(lengths, dtype=np.int64)
         at = np.cumsum(word_lengths) - word_lengths
         starts = np.zeros(len(text) + 1, dtype=bool)
@@ -111,10 +108,9 @@ class Segmenter:
         # single characters of the dictionary's cut; blocks that jieba has cut are final
         alone = np.zeros(len(text) + 1, dtype=bool)
         alone[at[word_lengths == 1]] = True
-        if disputed:
-            first, last = np.array(disputed).T
-            inside = np.bincount(first, minlength=len(text) + 1) - np.bincount(last, minlength=len(text) + 1)
-            alone &= np.cumsum(inside) == 0
+        first, last = np.array(disputed).T
+        inside = np.bincount(first, minlength=len(text) + 1) - np.bincount(last, minlength=len(text) + 1)
+        alone &= np.cumsum(inside) == 0
         self._join_alone(text, starts, alone)
         starts[-1] = True
         return np.diff(np.flatnonzero(starts))
@@ -137,6 +133,7 @@ class Segmenter:
 
     @staticmethod
     def _disputed_blocks(text: str) -> list[tuple[int, int]]:
+        """Find the blocks for jieba itself; the last one is empty, at the end of the text."""
         hits = [m.start() for pattern in (_mixed, _repeats) for m in pattern.finditer(text)]
         blocks: list[tuple[int, int]] = []
         for hit in sorted(hits):
@@ -147,7 +144,7 @@ class Segmenter:
                 begin -= 1
             if match := _block.match(text, hit):
                 blocks.append((begin, match.end()))
-        return blocks
+        return [*blocks, (len(text), len(text))]
 
 
 @cache
