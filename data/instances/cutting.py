@@ -261,9 +261,9 @@ def _assemble(
     instance_ids: np.ndarray,
 ) -> Instances:
     begin, middle, end = bounds
-    if len(end):  # the separator of a chunk's last document is the chunk's own
-        end = end - (documents.input_ids[end - 1] == tokenizer.sep_id)
-        middle = np.minimum(middle, end)
+    # the separator of a chunk's last document is the chunk's own
+    end = end - (documents.input_ids[end - 1] == tokenizer.sep_id)
+    middle = np.minimum(middle, end)
     has_b = end > middle
     swapped = labels == SWAPPED
     a, a_length = np.where(swapped, middle, begin), np.where(swapped, end - middle, middle - begin)
