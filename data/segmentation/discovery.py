@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -192,10 +192,9 @@ def _new_words(words: Sequence[Word], segmenter: Segmenter, limit: int) -> list[
 def write_dictionary(words: Sequence[Word], path: Path) -> Path:
     """Write a user dictionary for jieba, and beside it a table of counts and examples; return its path."""
     write_text(path, "".join(f"{word.word}\n" for word in words))
-    table = ["word\tcount\tcohesion\tleft_entropy\tright_entropy\tscore\texample"]
+    table = [[one.name for one in fields(Word)]]
     for word in words:
-        numbers = (word.cohesion, word.left_entropy, word.right_entropy, word.score)
-        table.append("\t".join([word.word, str(word.count), *(f"{n:.2f}" for n in numbers), word.example]))
+        table.append([f"{one:.2f}" if isinstance(one, float) else str(one) for one in astuple(word)])
     beside = path.with_suffix(".tsv")
-    write_text(beside, "\n".join([*table, ""]))
+    write_text(beside, "".join("\t".join(row) + "\n" for row in table))
     return beside
