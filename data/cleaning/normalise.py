@@ -133,9 +133,9 @@ def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int
         if not is_plain:
             text = _invisible.sub("", _line_end.sub("\n", text))
             text = normalize(text) if rules.fold_width else text
-        if rules.scrub:  # before links and addresses lose their marks
-            text, counts = scrub(text, rules.scrub)
-            changed.update(counts)
+        # before links and addresses lose their marks
+        text, counts = scrub(text, rules.scrub)
+        changed.update(counts)
         has_markup = any(sign in text for sign in _SIGNS)
         if has_markup:
             text, urls = strip_markup(text, was_escaped=number > 1)

@@ -24,7 +24,6 @@ def sides_of(texts: Sequence[str]) -> np.ndarray:
     hashes, first = letters_of(texts).ngrams(_NGRAM)
     least = np.full(len(texts), np.iinfo(np.uint64).max)
     has_letters = np.diff(first) > 0
-    if len(hashes):
-        least[has_letters] = np.minimum.reduceat(mix(hashes ^ _KEY), first[:-1][has_letters])
+    least[has_letters] = np.minimum.reduceat(mix(hashes ^ _KEY), first[:-1][has_letters])
     # the least of many numbers is small: mixed once more it may be any
     return (mix(least + GOLDEN) >> np.uint64(32)).astype(np.uint32)
