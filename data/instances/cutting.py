@@ -165,15 +165,14 @@ def build_instances(
     if objective.packs:  # as if they were one document
         keys, first_piece, sop = keys[:1], first_piece[[0, -1]], False
     room = max_seq_length - 3
-    backward = np.broadcast_to(sop, len(keys)) & (uniform(keys, np.zeros(len(keys), np.int64), 4) < 0.5)
+    has_order = np.broadcast_to(sop, len(keys))
+    backward = has_order & (uniform(keys, np.zeros(len(keys), np.int64), 4) < 0.5)
     first, last, document, number = _chunks_both_ways(documents.pieces, first_piece, keys, room, backward)
     begin, end = documents.pieces[first], documents.pieces[last]
-    middle, labels = end, np.full(len(first), NO_ORDER, dtype=np.int64)
-    if np.any(sop):
-        middle = _middles(documents, first, last, uniform(keys[document], number, 2))
-        middle = np.where(np.broadcast_to(sop, len(keys))[document], middle, end)
-        swapped = uniform(keys[document], number, 3) < 0.5
-        labels = np.where(middle < end, np.where(swapped, SWAPPED, IN_ORDER), NO_ORDER)
+    middle = _middles(documents, first, last, uniform(keys[document], number, 2))
+    middle = np.where(has_order[document], middle, end)
+    swapped = uniform(keys[document], number, 3) < 0.5
+    labels = np.where(middle < end, np.where(swapped, SWAPPED, IN_ORDER), NO_ORDER)
     if objective.packs:
         document = np.searchsorted(documents.first_piece, first, side="right") - 1
         number = np.arange(len(first))
@@ -230,8 +229,7 @@ def _chunks(
 
     Round k finds the k-th chunk of every document that has one.
     """
-    nothing = np.empty(0, dtype=np.int64)
-    rounds = [(nothing, nothing, nothing, nothing)]
+    rounds = [(np.empty(0, dtype=np.int64),) * 4]
     document = np.flatnonzero((np.diff(first_piece) > 0) & chosen)
     begin = first_piece[document]
     number = 0
