@@ -288,17 +288,22 @@ def _blocks(part: Part, lines: Iterator[str], *, is_bert: bool) -> Iterator[RawD
     # number: this line; begin, first: the block's first line and part
     size, number, begin, first = 0, 1, 1, 1
     in_line = False
+
+    def cut() -> Iterator[RawDocument]:
+        place = f"#line={begin}" if is_bert or begin > 1 else ""
+        return _cut("".join(block).removesuffix("\n"), f"{part.uri}{place}", first)
+
     for line in lines:
         is_cut = not line.endswith("\n")
         ends_document = is_bert and not in_line and not is_cut and not line.strip()
         if in_line and size > MAX_HELD_CHARACTERS:
             # the last part may still grow
-            *parts, rest = _cut("".join(block), _block_uri(part.uri, begin, is_bert), first)
+            *parts, rest = cut()
             yield from parts
             block, size, first = [rest.text], len(rest.text), first + len(parts)
         elif ends_document or size > MAX_HELD_CHARACTERS:
             if block:
-                yield from _cut("".join(block)[:-1], _block_uri(part.uri, begin, is_bert), first)
+                yield from cut()
             block, size, begin, first = [], 0, number + ends_document, 1
         if not ends_document:
             block.append(line)
@@ -306,11 +311,7 @@ def _blocks(part: Part, lines: Iterator[str], *, is_bert: bool) -> Iterator[RawD
         number += not is_cut
         in_line = is_cut
     if block or number == 1:
-        yield from _cut("".join(block).removesuffix("\n"), _block_uri(part.uri, begin, is_bert), first)
-
-
-def _block_uri(uri: str, begin: int, is_bert: bool) -> str:
-    return f"{uri}#line={begin}" if is_bert or begin > 1 else uri
+        yield from cut()
 
 
 def _read_page(
