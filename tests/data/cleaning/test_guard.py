@@ -96,7 +96,6 @@ def good_jsonl(count):
     [
         ("none.tsv", b"a\tb\n1\t2\n"),
         ("gone.tsv", None),
-        ("gone.txt", None),
         ("*.jsonl", None),
         ("broken.jsonl", good_jsonl(3) + b'{"q": \n' + good_jsonl(3)),
         ("cut.jsonl.gz", gzip.compress(good_jsonl(500), mtime=0)[:-20]),
