@@ -28,11 +28,13 @@ _LETTERS = "a-zA-Z0-9"
 _SIGNS = "+#&._%\\-"
 _RARE = "\u3400-\u4dbf\u9fd6-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _HAN = "\u4e00-\u9fd5"
-# text that the port may cut differently: signs, rare characters, and letters beside Han characters
-_mixed = re.compile(f"[{_SIGNS}{_RARE}]|[{_HAN}][{_LETTERS}]|[{_LETTERS}][{_HAN}]")
-# one to three characters, three times in a row
-_repeats = re.compile(rf"([{_HAN}]{{1,3}}?)\1\1")
-_block = re.compile(f"[{_HAN}{_LETTERS}{_SIGNS}{_RARE}]+")
+_BLOCK = f"[{_HAN}{_LETTERS}{_SIGNS}{_RARE}]"
+# blocks that the port may cut differently: with signs, rare characters, letters beside Han characters, or
+# one to three characters three times in a row
+_disputed = re.compile(
+    rf"(?<!{_BLOCK}){_BLOCK}*?(?:[{_SIGNS}{_RARE}]|[{_HAN}][{_LETTERS}]|[{_LETTERS}][{_HAN}]"
+    rf"|([{_HAN}]{{1,3}}?)\1\1){_BLOCK}*+"
+)
 # how jieba cuts text without Han characters (its finalseg.re_skip), except words of its dictionary
 _latin = re.compile(r"([a-zA-Z0-9]+(?:\.\d+)?%?)")
 # word, count and tag of a user dictionary; a term of two words would be read as a word and its tag
@@ -96,7 +98,8 @@ class Segmenter:
         """Count the characters of each word of a text, in order, [words] int64."""
         lengths: list[int] = []
         begin = 0
-        disputed = self._disputed_blocks(text)
+        # the last one is empty, at the end of the text
+        disputed = [*(match.span() for match in _disputed.finditer(text)), (len(text), len(text))]
         for start, end in disputed:
             lengths += map(len, self._fast.cut(text[begin:start], False))
             lengths += map(len, self._cut_exactly(text[start:end]))
@@ -130,21 +133,6 @@ class Segmenter:
         for length in np.unique(lengths).tolist():
             places = begins[lengths == length][:, None] + np.arange(length)
             starts[places] = _begins_word(codes[places])
-
-    @staticmethod
-    def _disputed_blocks(text: str) -> list[tuple[int, int]]:
-        """Find the blocks for jieba itself; the last one is empty, at the end of the text."""
-        hits = [m.start() for pattern in (_mixed, _repeats) for m in pattern.finditer(text)]
-        blocks: list[tuple[int, int]] = []
-        for hit in sorted(hits):
-            if blocks and hit < blocks[-1][1]:
-                continue
-            begin = hit
-            while begin and _block.match(text[begin - 1]):
-                begin -= 1
-            if match := _block.match(text, hit):
-                blocks.append((begin, match.end()))
-        return [*blocks, (len(text), len(text))]
 
 
 @cache
