@@ -18,6 +18,8 @@ _quoted = re.compile("^(?:> ?)+", re.M)  # by mail
 _MIN_WIDTH, _MAX_WIDTH = 30, 160  # columns; e-mail is wrapped at 72 or 76, e-books at 30 to 40 characters
 _SLACK = 4  # columns that a wrapped line may be shorter, so that no mark begins a line
 _LEAST = 8  # wrapped lines that prove a width
+# a line of a paragraph that is too long: most texts are known by it not to be wrapped
+_too_wide = re.compile(rf"^[^\n]{{{_MAX_WIDTH + _SLACK},}}\S\n\S", re.M)
 
 
 def find_format(lines: Sequence[str]) -> TextFormat:
@@ -76,9 +78,10 @@ def join_wrapped(text: str) -> str:
     >>> join_wrapped("继续预训练用同一领域的文本再训练一个公开的模\\n型，" * 8 + "\\n完。").count("\\n")
     1
     """
-    if text.count("\n") < _LEAST:
+    unquoted = _quoted.sub("", text)
+    if text.count("\n") < _LEAST or _too_wide.search(unquoted):
         return text
-    lines = _quoted.sub("", text).split("\n")
+    lines = unquoted.split("\n")
     inner = _inner_lines(lines)
     width = _wrap_width(inner)
     if width is None:
