@@ -46,8 +46,8 @@ def test_rivals_take_turns_and_slow_ones_drop_out():
     best = keep_best(works, "own", count=1)
     assert list(best) == ["own", "fast"]
     turns.clear()
-    rates = alternate(best, 2)
-    assert turns == ["own", "fast"] * 3
+    rates = alternate(best, 5)  # a turn may be interrupted for longer than it takes
+    assert turns == ["own", "fast"] * 6
     assert rates["own"].times(rates["fast"])[0] < 1 and rates["own"].times_by_processor(rates["fast"]) < 1
 
 

@@ -71,6 +71,7 @@ def test_torchrun_restarts_a_lost_process_once_and_one_process_resumes_from_the_
     settings = with_options(settings, steps=4000, running={"checkpoint_every": 5}, resume="never")
     launched = launch(settings, 2, "--max-restarts", "1")
     first = kill_one(launched, settings, after=0)
+    psutil.wait_procs(first, 120)  # the other may be writing one more
     reached = newest(settings)
     # started again, they resume in spite of resume="never"
     second = kill_one(launched, settings, after=reached)

@@ -1,9 +1,7 @@
 """Batches and training on a small real corpus: what is held out, what is learnt, and exact resumption."""
 
 import json
-import os
 import shutil
-import signal
 import time
 from dataclasses import replace
 
@@ -131,7 +129,7 @@ def test_a_run_killed_at_many_points_ends_like_an_uninterrupted_one(settings, tm
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.is_alive() and last_step(broken) < point:
             time.sleep(0.005)
-        os.kill(process.pid, signal.SIGTERM if number == 3 else signal.SIGKILL)
+        (process.terminate if number == 3 else process.kill)()
         process.join()
         assert number != 3 or process.exitcode == 0
     finished = pretrain(broken)

@@ -4,6 +4,7 @@ import math
 import shutil
 import subprocess
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 
 import psutil
@@ -171,14 +172,15 @@ def test_a_run_is_reported_once_its_processes_have_started_with_the_checkpoint_r
     pretrain(replace(plan(workspace).settings, run_folder=old, steps=2))
     new.mkdir()
     for folder, begins, expected in (
-        (old, "true", []),
-        (old, f"touch {old}/settings.json", [(2, "running")]),
-        (new, f"touch {new}/settings.json", [(0, "running")]),
+        (old, int, []),
+        (old, (old / "settings.json").touch, [(2, "running")]),
+        (new, (new / "settings.json").touch, [(0, "running")]),
     ):
-        reported = []
-        with subprocess.Popen(["sh", "-c", f"sleep 0.6; {begins}; sleep 1"]) as process:
-            watch([process], folder, lambda state, _, how, to=reported: to.append((state.step, how)))
-        assert reported == expected
+        told = []
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as cat:
+            turns = (turn() for turn in chain([begins, cat.stdin.close], repeat(int)))
+            watch([cat], folder, lambda state, _, how, to=told: to.append((state.step, how)), turns.__next__)
+        assert told == expected
 
 
 @pytest.mark.slow
