@@ -95,11 +95,12 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
     from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ANALYTICS_ENABLED, temporary_settings
     from prefect.testing.utilities import prefect_test_harness
 
-    from tests.flows.serving import add_database
+    from tests.flows.serving import add_database, free_port
 
     folder = tmp_path_factory.mktemp("prefect")
     add_database(folder, "prefect-test.db")
-    there = patch("prefect.testing.utilities.mkdtemp", return_value=str(folder))
+    given = {"mkdtemp": lambda: str(folder), "_find_available_port": free_port}
+    there = patch.multiple("prefect.testing.utilities", **given)
     silent = temporary_settings({PREFECT_SERVER_ANALYTICS_ENABLED: False})
     # to end the heartbeats of a command's run Prefect sleeps up to a second
     no_heartbeats = patch("flows.orchestration.command.HEARTBEAT_SECONDS", None)

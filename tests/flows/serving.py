@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -90,7 +91,7 @@ def answer(port, path, method="GET", password=None, body=None, **headers):
     """Status, headers and text of a server's answer; the path goes out as it is."""
     if password:
         headers["authorization"] = f"Basic {base64.b64encode(password.encode()).decode()}"
-    with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=DEADLINE)) as connection:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
         return answer.status, answer.headers, answer.read().decode()
@@ -222,6 +223,7 @@ def wait_until(is_so, details=lambda: ""):
 
 
 def free_port():
+    """One that the system gives to nobody who asks it for any, in the seconds until a server binds it."""
+    port = 10_000 + secrets.randbelow(22_000)
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        return free_port() if probe.connect_ex(("127.0.0.1", port)) == 0 else port
