@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 
 import httpx
@@ -15,6 +14,7 @@ from albert.pretraining import PretrainSettings, TrainerState
 from albert.pretraining.progress import ProgressLog, StepRecord
 from albert.pretraining.state import Figures
 from tests.albert.pretraining.conftest import with_options
+from tests.flows.serving import free_port, wait_until
 
 
 @pytest.fixture
@@ -106,20 +106,20 @@ def test_a_tracker_that_fails_is_reported_once_and_switched_off(settings, capsys
 def mlflow_server(tmp_path, monkeypatch):
     """Begins MLflow's own server, on the same store and port each time."""
     pytest.importorskip("mlflow.server")
-    servers = []
+    servers, port = [], free_port()
+
+    def answers():
+        with suppress(httpx.HTTPError):
+            return httpx.get(f"http://127.0.0.1:{port}/health").is_success
 
     def begin():
-        command = [sys.executable, "-m", "mlflow", "server", "--port", "5917", "--workers", "1"]
+        command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
         store = f"sqlite:///{tmp_path}/mlflow.db"
         servers.append(subprocess.Popen([*command, "--backend-store-uri", store], process_group=0))
-        for _ in range(600):
-            with suppress(httpx.HTTPError):
-                if httpx.get("http://127.0.0.1:5917/health").is_success:
-                    return servers[-1]
-            time.sleep(0.1)
-        raise TimeoutError
+        wait_until(answers)
+        return servers[-1]
 
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5917")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
     yield begin
     for server in servers:
         with suppress(ProcessLookupError):

@@ -1,6 +1,7 @@
 """Corpora by name, and training in several processes that the flow watches."""
 
 import math
+import os
 import shutil
 import subprocess
 from dataclasses import replace
@@ -188,9 +189,10 @@ def test_processes_that_are_killed_leave_a_run_that_failed(workspace, no_server)
     made = changed(plan(workspace, run="killed"), steps=5000, running={"checkpoint_every": 5})
 
     def kill(done):
-        for child in psutil.Process().children(recursive=True):
-            if "albert.pretraining" in child.cmdline():
-                child.kill()
+        everyone = list(psutil.process_iter(["ppid", "cmdline"]))  # a process that has ended has no cmdline
+        for one in everyone:
+            if one.info["ppid"] == os.getpid() and "albert.pretraining" in (one.info["cmdline"] or ()):
+                one.kill()
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(InputError, match="codes -9, -9"):
         patch.setattr("flows.orchestration.training.begin_progress", lambda *_: kill)
