@@ -64,8 +64,8 @@ def test_wrapped_rows_pages_and_quoted_mail_are_joined_too(documents):
 
 def test_wrapped_english_keeps_its_spaces(documents):
     text = "A corpus of English letters, as they were sent by mail in plain text, is wrapped at words. " * 8
-    beside = "\n\n" + text.strip()  # a paragraph that is one long line
-    assert [read.text for read in documents(textwrap.fill(text, 72) + beside)] == [text.strip() + beside]
+    for beside in ("", "\n\n" + text.strip()):  # a paragraph that is one long line
+        assert [read.text for read in documents(textwrap.fill(text, 72) + beside)] == [text.strip() + beside]
 
 
 @pytest.mark.parametrize(
