@@ -90,6 +90,8 @@ def words(
     """
     if bool(corpus) == bool(source):
         raise InputError("give either --corpus or --source")
+    if limit < 1:
+        raise InputError(f"limit={limit}: it must be 1 or more")
     if output.suffix == ".tsv" or output.is_dir():
         raise InputError(f"--output {output}: name a .txt file; the table beside it ends in .tsv")
     check_output(output)

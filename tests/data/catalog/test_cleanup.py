@@ -188,6 +188,7 @@ def test_a_corpus_is_removed_with_the_share_that_it_held_out(made, tmp_path, cap
         (["remove", "tea", "--workspace", "misspelt"], "no catalog in misspelt"),
         (["compact", "--corpus", "tea", "--workspace", "misspelt"], "no catalog in misspelt"),
         (["gc", "--keep", "0"], "keep=0: it must be 1 or more"),
+        (["words", "--corpus", "tea", "--limit=-3"], "limit=-3: it must be 1 or more"),
         (["words", "--source", "a.txt", "b.txt"], "'b.txt' belongs to no option"),
     ],
 )
