@@ -154,7 +154,8 @@ def _tensors(objective: PretrainingObjective, optimizer: torch.optim.Optimizer) 
     values = optimizer.state_dict()["state"]
     tensors = {f"{number}.{name}": value.cpu() for number, of in values.items() for name, value in of.items()}
     if objective.boundary is not None:
-        tensors |= objective.boundary.state_dict(prefix=_BOUNDARY)
+        head = objective.boundary.state_dict(prefix=_BOUNDARY)
+        tensors |= {name: value.cpu() for name, value in head.items()}
     return tensors
 
 
