@@ -136,12 +136,23 @@ def _read_current(workspace: Workspace, corpus: str) -> tuple[Version | None, li
     return None, [], []
 
 
+# entries of a recipe that a person does not set: another version of jixu changes them
+_OF_JIXU = {
+    "reading_version": "jixu's reading of text",
+    "building_version": "jixu's making of instances",
+    "near_duplicates_by": "jixu's search for near duplicates",
+    "shard_characters": "jixu's size of shards",
+}
+
+
 def _changes(workspace: Workspace, current: Version, recipe: dict[str, object]) -> str:
     """Name the entries of a recipe that differ from the current version's."""
     with read_catalog(workspace) as db:
         before = _flat(version_recipe(db, current.corpus, current.version))
     entries = _flat(json.loads(json.dumps(recipe))).items()
-    changed = [name for name, value in entries if name not in before or before[name] != value]
+    changed = [
+        _OF_JIXU.get(name, name) for name, value in entries if name not in before or before[name] != value
+    ]
     return f"{', '.join(changed)} changed" if changed else "files were damaged"
 
 

@@ -113,6 +113,8 @@ _asciidoc_inline = (
     (re.compile(r"^(.*\S)::(?: +|$)"), r"* \1："),  # a term
     (re.compile(r"(?<!`)\{[a-z][\w-]*\}(?!`)"), ""),
 )
+# a code span that names an element, which cleaning would take for one
+_named_element = re.compile(r"\A<(/?[A-Za-z][^<>]*)>\Z")
 _latin_break = re.compile("(?<=[!-~])\n(?=[!-~])")
 
 
@@ -212,7 +214,7 @@ def _is_chinese(text: str) -> bool:
 
 def _inline(kind: str, content: str) -> str:
     if kind in ("text", "code_inline", "html_inline"):
-        return content
+        return _named_element.sub(r"\1", content) if kind == "code_inline" else content
     return "\n" if kind in ("softbreak", "hardbreak") else ""
 
 
@@ -329,10 +331,14 @@ def html_text(content: str) -> str:
 
 def _without_code(page: HtmlElement | None) -> HtmlElement | None:
     """Remove listings: preformatted blocks marked as code, or hardly Chinese."""
-    for block in list(page.iter("pre")) if page is not None else ():
+    if page is None:
+        return None
+    for block in list(page.iter("pre")):
         text = "".join(block.itertext())
         if block.find(".//code") is not None or not _is_chinese(text):
             block.drop_tree()
+    for span in page.iter("code"):
+        span.text = span.text and _named_element.sub(r"\1", span.text)
     return page
 
 

@@ -250,9 +250,9 @@ def test_names_that_are_not_utf_8_are_escaped(write):
         ),
         ("```py:\n\n```py\n!!! note\n```\n\n{{< copyable >}}\n价格为 $5，共 $6。", "价格为 $5，共 $6。"),
         (
-            "<Intro>\n\n见 <Step n={1}>第一步</Step> 的 `<A>x</A>` 与 List<String>。\n\n</Intro>\n\n"
+            "<Intro>\n\n见 <Step n={1}>第一步</Step> 的 `<A>x</A>`、`</p>` 与 List<String>。\n\n</Intro>\n\n"
             "<Banner\n  chapter={6}\n/>\n\n## 参考 {/reference/}\n\n# 测验[[测验]]",
-            "见 第一步 的 <A>x</A> 与 List<String>。 参考 测验",
+            "见 第一步 的 <A>x</A>、/p 与 List<String>。 参考 测验",
         ),
     ],
 )
@@ -367,11 +367,11 @@ def test_a_web_page_gives_its_main_content_without_listings_and_with_preformatte
     head, end = "<style>p {}</style><nav><a href='/'>首页</a></nav>", "<script>var x = '脚本';</script>"
     found = []
     for code in (f"<pre><code>{listing}</code></pre>", f"<pre class='cpp'>{listing}</pre>", ""):
-        body = f"<p>{FIRST}{SECOND}</p>{code}" * 4 + f"<pre>{FIRST}\n{SECOND}</pre>"
+        body = f"<p>{FIRST}<code>&lt;h1&gt;</code>{SECOND}</p>{code}" * 4 + f"<pre>{FIRST}\n{SECOND}</pre>"
         found += texts(write("page.html", f"<html><body>{head}<article>{body}</article>{end}</body></html>"))
     with_code, by_share, without = found
     assert with_code == by_share == without
-    assert without.count(FIRST) == 5
+    assert without.count(FIRST) == 5 and without.count("h1") == 4
     assert not [part for part in ("清零", "脚本", "首页", "p {", "<") if part in without]
     aside = f"<noscript><style>p {{}}</style></noscript><footer>{FIRST}</footer>{end}"
     assert texts(write("page.html", f"<html><body>{aside}</body></html>")) == [FIRST]
