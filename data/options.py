@@ -116,7 +116,8 @@ def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, c
         )
     if kind == "missing" or value is None:
         return f"{name} is missing"
-    text = message.removeprefix("Value error, ").removeprefix("Input should be ")
     if message.startswith("Value error, "):
+        text = message.removeprefix("Value error, ")
         return f"{name}: {text}" if name else text
-    return f"{name}={value!r}: it must be {text}"
+    _, should, text = message.partition(" should ")
+    return f"{name}={value!r}: {f'it must {text}' if should else message}"

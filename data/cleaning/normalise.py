@@ -63,6 +63,8 @@ _tag = re.compile(rf"</?(?:{_TAGS}){_ATTRIBUTES}>", re.I)
 _target = r"\((?:[^()\n]|\([^()\n]*\))*+\)"
 _image = re.compile(rf"!\[[^\[\]\n]*\]{_target}")
 _link = re.compile(rf"\[([^\[\]\n]+)\]{_target}")
+# with the brackets around it, which would be empty
+_url = re.compile(rf"[(（\[【「<] ?{URL.pattern} ?[)）\]】」>]|{URL.pattern}", URL.flags)
 _SIGNS = ("<", "&", "](", "://", "www.", "WWW.", "```")  # a text without any of these holds no markup
 _markup_signs = re.compile(r"[<>&\[\]`]")
 _escaped_again = re.compile("&(?:amp;)+")
@@ -92,7 +94,7 @@ def strip_markup(text: str, *, was_escaped: bool = False) -> tuple[str, int]:
     text = _doctype.sub("\n", _without_blocks(text, keep_prose=was_escaped))
     text = _tag.sub("", _block_tag.sub("\n", text))
     text = _link.sub(r"\1", _image.sub("", text))
-    text, urls = URL.subn("", text)  # before `&times` in one of them is taken for an entity
+    text, urls = _url.subn("", text)  # before `&times` in one of them is taken for an entity
     return html.unescape(_escaped_again.sub("&", text)), urls
 
 
