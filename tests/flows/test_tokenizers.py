@@ -5,7 +5,10 @@ import pytest
 from data.errors import InputError
 from data.tokenization import load_tokenizer, train_tokenizer
 from flows.end_to_end import vocabulary
-from flows.train_tokenizer import refuse_another
+from flows.orchestration.plans import plan_tokenizer
+from flows.orchestration.settings import TokenizerOptions
+from flows.train_tokenizer import iterate_sentences, refuse_another
+from tests.corpora import ask, make_corpus
 
 TEXTS = {"tea": "绿茶不发酵。红茶全发酵。", "law": "本法自公布之日起施行。"}
 
@@ -23,6 +26,15 @@ def test_another_vocabulary_does_not_take_the_place_of_one_that_is_there(tmp_pat
     with pytest.raises(InputError, match="holds another vocabulary, .*: pass another --name"):
         refuse_another(folder, law)
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_vocabulary_is_learnt_from_all_texts_of_a_corpus(tmp_path, samples, vocabulary_file):
+    make_corpus(tmp_path / "w", "tea", samples / "tea.jsonl", vocabulary_file)
+    version = plan_tokenizer(TokenizerOptions(corpus="tea", workspace=str(tmp_path / "w")))
+    shares = []
+    lines = list(iterate_sentences(version, str(tmp_path / "w"), shares.append))
+    assert ask(tmp_path / "w", "select sum(chars) from documents") == [(sum(map(len, lines)),)]
+    assert len(shares) == version.documents and shares[-1] == 1
 
 
 @pytest.mark.slow

@@ -4,6 +4,8 @@ import json
 import shutil
 
 import pytest
+from sentencepiece import SentencePieceNormalizer
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec
 from transformers import AutoTokenizer
 
 from data.errors import InputError
@@ -13,12 +15,20 @@ from tests.conftest import sample_sentences
 SENTENCES = sample_sentences()[:300]
 
 
-@pytest.fixture(scope="module", params=["wordpiece", "sentencepiece"])
+@pytest.fixture(scope="module", params=["wordpiece", "sentencepiece", "sentencepiece with rules"])
 def both(request, tmp_path_factory):
     """A trained tokenizer, and the folder that transformers makes of it."""
     ours, theirs = tmp_path_factory.mktemp("ours"), tmp_path_factory.mktemp("theirs")
-    tokenizer = train_tokenizer([*SENTENCES, "tea café"], kind=request.param, vocab_size=2500)
+    kind, _, has_rules = request.param.partition(" ")
+    tokenizer = train_tokenizer([*SENTENCES, "tea café"], kind=kind, vocab_size=2500)
     tokenizer.save(ours)
+    if has_rules:  # of normalisation, as the published models have
+        model = ModelProto.FromString((ours / "spiece.model").read_bytes())
+        rules = SentencePieceNormalizer(rule_name="nmt_nfkc").serialized_normalizer_spec()
+        model.normalizer_spec.precompiled_charsmap = NormalizerSpec.FromString(rules).precompiled_charsmap
+        (ours / "spiece.model").write_bytes(model.SerializeToString())
+        tokenizer = load_tokenizer(ours / "spiece.model")
+        tokenizer.save(ours)
     AutoTokenizer.from_pretrained(ours).save_pretrained(theirs)
     assert not list(theirs.glob("vocab.txt")) + list(theirs.glob("*.model"))
     return tokenizer, theirs
