@@ -27,7 +27,7 @@ _other_text = re.compile(f"[^{re.escape(KEPT_PUNCTUATION)}{_kept_numbers}]+")
 # byte-order mark, lone surrogates, non-characters and the replacement character left by a failed decode
 _invisible = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
-    "\u202a-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb\ufffd-\uffff\ud800-\udfff\ue000-\uf8ff"
+    "\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\ufffd-\uffff\ud800-\udfff\ue000-\uf8ff"
     "\ufe00-\ufe0f\U000e0000-\U000e0fff\U000f0000-\U0010ffff]+"
 )
 # what most texts are made of: nothing that is invisible or that NFKC changes, and no other white space

@@ -13,7 +13,7 @@ MARKUP = (
     "<br/> <b> </b> &nbsp; &amp; &lt;p&gt; https://a.cn/x?y=1 ![图](a.png) [链接](b.html) ＡＢ１２ < > & ﹗"
 )
 NOISE = MARKUP.split()
-NOISE += ["\n```\n", "\u200b", "\ufeff", " ", "　", "\r\n", "\n\n", "\t", "\x00", "\u202e", "\u0301"]
+NOISE += ["\n```\n", "\u200b", "\ufeff", " ", "　", "\r\n", "\n\n", "\t", "\x00", "\u202e", "\u3164\u0301"]
 pieces = st.sampled_from(sample_sentences()[:300]) | st.sampled_from(NOISE)
 noisy_text = st.lists(pieces, max_size=12).map("".join)
 any_text = st.text(max_size=60) | st.text(alphabet="<>&;#x41apbr/ 。，\u0301\u200b\n![]()：ａ", max_size=40)
