@@ -193,7 +193,10 @@ def add_layer_norm(
     package: ModuleType, R: int, H: int, dtype: torch.dtype = torch.float32, dropout_p: float = 0.0,
     biased: bool = True, numbered: bool = False,
 ) -> None:  # fmt: skip
-    """Check output and gradients, also without the bias of the linear map before, or with rows' numbers."""
+    """Check output and gradients, also without the bias of the linear map before, or with rows' numbers.
+
+    A row of one number has no gradient; a fused multiply-add makes it a rounding error / sqrt(eps).
+    """
     torch.manual_seed(R + H)
     shapes = [(R, H), (R, H), (H,), (H,), *([(H,)] if biased else [])]
     inputs = [torch.randn(s, device=DEVICE) for s in shapes]
@@ -201,10 +204,10 @@ def add_layer_norm(
     settings = {"dropout_p": dropout_p, "seed": SEED.to(DEVICE), "rows": rows}
 
     def reference(x, residual, weight, bias, x_bias=0.0):
-        return add_layer_norm_reference(x + x_bias, residual, weight, bias, 1e-5, **settings)
+        return add_layer_norm_reference(x + x_bias, residual, weight, bias, 1e-2, **settings)
 
     compare(
-        lambda *a: package.add_layer_norm(*a[:4], 1e-5, **settings, x_bias=a[4] if biased else None),
+        lambda *a: package.add_layer_norm(*a[:4], 1e-2, **settings, x_bias=a[4] if biased else None),
         reference, inputs, dtype, torch.randn(R, H, device=DEVICE),
         "y dx dresidual dweight dbias" + " dx_bias" * biased,
     )  # fmt: skip

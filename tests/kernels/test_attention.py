@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernels
@@ -51,6 +51,7 @@ def test_nothing_in_nothing_out(either, lengths):
     assert qkv.grad.shape == qkv.shape
 
 
+@settings(deadline=None)  # the first example begins the GPU
 @given(lengths=st.lists(st.integers(0, 300), max_size=12), tile=st.sampled_from([16, 64, 128]))
 def test_the_schedule_covers_every_tile_once_longest_sequence_first(lengths, tile):
     schedule = schedule_tiles(offsets(lengths), sum(lengths), tile).tolist()

@@ -50,8 +50,9 @@ def test_chunks_bound_the_logits_of_wide_states():
 @pytest.mark.parametrize("E", [16, 312])
 def test_the_backward_pass_saves_no_logits(triton, E):
     n, V = 40, 300
-    states, weight = (torch.randn(m, E, device=DEVICE, requires_grad=True) for m in (n, V))
-    bias, labels = torch.zeros(V, device=DEVICE), torch.zeros(n, dtype=torch.int64, device=DEVICE)
+    like = {"device": DEVICE, "dtype": MULTIPLIED}
+    states, weight = (torch.randn(m, E, **like, requires_grad=True) for m in (n, V))
+    bias, labels = torch.zeros(V, **like), torch.zeros(n, dtype=torch.int64, device=DEVICE)
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.shape) or x, lambda x: x):
         triton.mlm_loss(states, weight, bias, labels)
