@@ -13,7 +13,7 @@ import torch
 
 from albert.model import AlbertConfig
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import session, sweep, workers
+from benchmarks.gpu import session, sweep, timing, workers
 from benchmarks.gpu.correctness import Claim, core_claims, other_claims, tasks
 from benchmarks.gpu.goals import GOALS, goals_table, judge
 from benchmarks.gpu.report import Report, machine
@@ -251,6 +251,31 @@ def test_a_case_that_does_not_fit_the_memory_is_made_smaller_and_named(monkeypat
     monkeypatch.setattr(session, "all_cases", cases)
     result = session.measure_case(Scale(tokens=256), 0, later(), None)
     assert result.case == "of 64 (too little memory for 256 tokens)" and result.timings
+
+
+def test_a_step_is_timed_often_and_its_host_while_the_gpu_is_awake(monkeypatch):
+    """Asleep, a GPU takes a thousand launches, and the host waits for more."""
+    clock, asleep, steps = [0.0], [0.0], []
+
+    class Event(Mock):
+        def record(self):
+            self.at = clock[0]
+
+        def elapsed_time(self, other):
+            return 1e3 * (other.at - self.at)
+
+    def step():
+        steps.append(clock[0])
+        clock[0] += asleep[0] + 0.08
+        asleep[0] = 0.0
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+    cuda = Mock(is_available=lambda: True, memory_allocated=lambda: 1, max_memory_allocated=lambda: 5)
+    cuda.configure_mock(Event=Event, _sleep=lambda cycles: asleep.__setitem__(0, cycles / timing.CLOCK_HERTZ))
+    monkeypatch.setattr(timing, "torch", Mock(cuda=cuda))
+    found = timing.time_run(step, of_kernels=False)
+    assert (found.milliseconds, found.host, found.peak_bytes) == pytest.approx((80, 80, 4))
+    assert len(steps) >= 2 * timing.LEAST_RUNS >= 20
 
 
 def test_goals_are_met_missed_or_not_measured_for_a_reason():

@@ -20,6 +20,7 @@ COMPILE = ("torch.compile", "transformers compiled")
 COMPILE_SECONDS = 45.0
 CLOCK_HERTZ = 2e9  # about the highest of any GPU so far
 L2_BYTES = 2**28  # more than any GPU's L2
+LEAST_RUNS = 10  # for a median and its spread
 TUNED = "jixu tuned"  # jixu with the tiles that the sweep found
 
 
@@ -93,13 +94,12 @@ def time_run(run: Run, of_kernels: bool = True, seconds: float = 0.15) -> Timing
     run()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() - before
-    times, hosts = _queued(run, seconds)
+    host, whole = map(statistics.median, zip(*(_once(run) for _ in range(3)), strict=True))
+    count = max(LEAST_RUNS, min(200, int(seconds / (whole + 2 * host))))
+    busy = _times(run, count, asleep=2 * host)
     if of_kernels:
-        return Timing(*_quantiles(times), peak)
-    from triton.testing import do_bench
-
-    median, low, high = do_bench(run, warmup=25, rep=seconds * 1e3, quantiles=[0.5, 0.2, 0.8])
-    return Timing(median, low, high, peak, statistics.median(hosts), statistics.median(times))
+        return Timing(*_quantiles(busy), peak)
+    return Timing(*_quantiles(_times(run, count)), peak, 1e3 * host, statistics.median(busy))
 
 
 def _quantiles(times: list[float]) -> tuple[float, float, float]:
@@ -107,31 +107,35 @@ def _quantiles(times: list[float]) -> tuple[float, float, float]:
     return statistics.median(times), times[len(times) // 5], times[len(times) * 4 // 5]
 
 
-def _queued(run: Run, seconds: float) -> tuple[list[float], list[float]]:
-    """Measure the milliseconds between the first and the last kernel of a run, and those of the host.
+def _once(run: Run) -> tuple[float, float]:
+    """The seconds in which the host launches a run, and in which it is done, on a GPU that has nothing to do.
 
-    The GPU sleeps until the host, which may take longer to launch a small kernel than the GPU to run it, has
-    launched all of a run. A run that waits for the GPU itself is timed with its waits.
+    While the GPU sleeps it takes about a thousand launches, and the host waits for more.
     """
     start = time.perf_counter()
     run()
     host = time.perf_counter() - start
     torch.cuda.synchronize()
-    whole = time.perf_counter() - start
+    return host, time.perf_counter() - start
+
+
+def _times(run: Run, count: int, asleep: float = 0.0) -> list[float]:
+    """Measure the milliseconds between the first and the last kernel of a run, `count` times.
+
+    Before each run the GPU sleeps for `asleep` seconds, until the host, which may take longer to launch a
+    small kernel than the GPU to run it, has launched all of it. A run that waits for the GPU itself is timed
+    with its waits.
+    """
     cold = torch.empty(L2_BYTES, dtype=torch.uint8, device="cuda")
-    count = max(10, min(200, int(seconds / (whole + 2 * host))))
     events = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in range(count)]
-    hosts = []
     for before, after in events:
         cold.zero_()
-        torch.cuda._sleep(int(2 * host * CLOCK_HERTZ))
+        torch.cuda._sleep(int(asleep * CLOCK_HERTZ))
         before.record()
-        start = time.perf_counter()
         run()
-        hosts.append((time.perf_counter() - start) * 1e3)
         after.record()
     torch.cuda.synchronize()
-    return [before.elapsed_time(after) for before, after in events], hosts
+    return [before.elapsed_time(after) for before, after in events]
 
 
 def attempt(make: Callable[..., Run | str], *arguments: object) -> Run | str:
