@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -112,10 +113,16 @@ def test_what_could_not_be_measured_and_a_wrong_claim_fail_the_command_unless_ti
     for name in ("step tiny", "bias_gelu tiny", "embed tiny"):
         claims.add(Result(name, {"jixu": Timing(1.0, 1, 1)}))
     assert claims.failures(everyone=False)
-    # it marks results and hides none
+    # it marks results, those of before too, and hides none
     assert [result.wrong for result in claims.results] == [["bias_gelu"], ["bias_gelu"], []]
+    claims.add_claim(Claim("embed", "embed", (3,)), Failure("AssertionError: y: error 1"))
+    claims.summarise()
+    assert [result.wrong for result in claims.results] == [["bias_gelu", "embed"], ["bias_gelu"], ["embed"]]
+    ended = "its process ended with status -11"
+    claims.add(Result("add_layer_norm tiny", absent={"jixu": ended}))
+    assert f"add_layer_norm tiny, jixu: {ended}" in claims.failures(everyone=False)
     assert "WRONG: bias_gelu(3,): AssertionError" in (tmp_path / "claims.md").read_text("utf-8")
-    assert len(lines_of(tmp_path, "claims")["result"]) == 3
+    assert len(lines_of(tmp_path, "claims")["result"]) == 4
 
 
 @pytest.mark.skipif(not has_triton, reason="triton has wheels for Linux only")
@@ -152,6 +159,16 @@ def test_the_sweep_keeps_what_is_faster_by_more_than_a_fiftieth(monkeypatch):
     assert len(found.attention) == 1 and found.loss
     attention, loss = (group[1] for group in sweep.trials(scale))
     assert found == attention.table.merged(loss.table)
+
+
+def test_a_candidate_with_one_wrong_row_is_refused(monkeypatch):
+    right = torch.randn(2000, 3, 8)
+    wrong = right.index_copy(0, torch.tensor([9]), -right[9:10])
+    results = [lambda: [right], lambda: [wrong]]
+    monkeypatch.setattr(sweep, "_passes", Mock(side_effect=results))
+    trial = sweep.Trial((64, 128, False), "", tuning.Table())
+    with pytest.raises(AssertionError, match="results differ by"):
+        sweep.check_trial(Scale(), trial, tuning.Table())
 
 
 @pytest.mark.parametrize("mix", ["full", "mixed"])
@@ -307,3 +324,5 @@ def test_goals_are_met_missed_or_not_measured_for_a_reason():
     assert verdicts["tiny 4k tokens: busy for 95% of a step as a graph"][1] == "0.90 (jixu graph), goal 0.95"
     assert "| base T=512: MFU 50% | missed | 0.49 (jixu), goal 0.5 |" in goals_table(judge(results, CEILINGS))
     assert all(v.met is None for v in judge(results, None))
+    wrong = judge([replace(result, wrong=["mlm_loss"]) for result in results], CEILINGS)
+    assert not any(v.met for v in wrong) and "5.00 (jixu), goal 4, WRONG RESULTS" in goals_table(wrong)

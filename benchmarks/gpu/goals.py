@@ -53,7 +53,7 @@ def _figure(goal: Goal, result: Result, who: str, ceilings: Ceilings) -> float:
     if goal.figure == "mfu":
         return result.flops / (ours.milliseconds / 1e3) / ceilings.flops
     if goal.figure == "busy":
-        return 1 - (ours.idle or 0)
+        return min(1.0, (ours.busy or 0.0) / ours.milliseconds)
     # if no rival ran, the first says why
     ran = [name for name in goal.rivals if name in result.timings] or goal.rivals[:1]
     best = min((_timing(result, name) for name in ran), key=lambda timing: timing.milliseconds)
@@ -127,7 +127,7 @@ def judge(results: Sequence[Result], ceilings: Ceilings | None) -> list[Verdict]
             figures = {who: _figure(goal, result, who, ceilings) for who in ran}
             words = ", ".join(f"{figure:.2f} ({who})" for who, figure in figures.items())
             wrong = ", WRONG RESULTS" if result.wrong else ""
-            is_met = max(figures.values()) >= goal.least
+            is_met = not result.wrong and max(figures.values()) >= goal.least
             verdicts.append(Verdict(goal.claim, is_met, f"{words}, goal {goal.least:g}{wrong}"))
         except Unmeasured as why:
             verdicts.append(Verdict(goal.claim, None, str(why)))

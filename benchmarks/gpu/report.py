@@ -15,7 +15,7 @@ import torch
 from benchmarks.gpu.correctness import Claim
 from benchmarks.gpu.goals import goals_table, judge
 from benchmarks.gpu.timing import Ceilings, Result, table
-from benchmarks.gpu.workers import Failure
+from benchmarks.gpu.workers import ENDED, Failure
 from kernels.dispatch import has_triton
 
 COMPILED_WITH = ("3.6", "3.7", "3.9")  # versions of Triton that `benchmarks.compile_only` was run with
@@ -108,15 +108,22 @@ class Report:
             self.wrong.append((claim.kernel, words))
 
     def add(self, result: Result) -> None:
-        """Note a case, marked where its kernels gave wrong results."""
-        wrong = {kernel for kernel, _ in self.wrong}
-        result.wrong = sorted(wrong if result.case.startswith("step") else wrong & {result.case.split()[0]})
+        """Note a case."""
         self.results.append(result)
+        self._mark()
         self.note("result", asdict(result))
         self.summarise()
 
+    def _mark(self) -> None:
+        """Mark the cases whose kernels gave wrong results, before or since."""
+        wrong = {kernel for kernel, _ in self.wrong}
+        for result in self.results:
+            own = wrong if result.case.startswith("step") else wrong & {result.case.split()[0]}
+            result.wrong = sorted(own)
+
     def summarise(self) -> None:
         """Write the summary."""
+        self._mark()
         facts = machine()
         words = [
             f"# {self.name} on {facts.get('gpu', 'a CPU: numbers of no meaning')}",
@@ -140,5 +147,5 @@ class Report:
             f"{result.case}, {name}: {why}"
             for result in self.results
             for name, why in result.absent.items()
-            if "Error" in why and (everyone or name.startswith("jixu"))
+            if ("Error" in why or ENDED in why) and (everyone or name.startswith("jixu"))
         ]

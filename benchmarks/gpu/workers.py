@@ -23,6 +23,7 @@ import kernels
 
 Task = tuple[Callable[..., Any], tuple[object, ...]]
 LATE = "no time left"
+ENDED = "its process ended with status"
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Worker:
         except BrokenProcessPool:
             (process,) = self.pool._processes.values()
             process.join(1)
-            failure = Failure(f"its process ended with status {process.exitcode}")
+            failure = Failure(f"{ENDED} {process.exitcode}")
         except RuntimeError as error:  # of the GPU
             failure = Failure(reason(error))
         except KeyboardInterrupt:
