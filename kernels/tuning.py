@@ -168,9 +168,13 @@ def table_file(name: str) -> str:
 @cache
 def table(name: str) -> Table:
     """The built-in table of an architecture, with the entries that were measured."""
-    built_in = _BUILT_IN.get(name, _SM_80)
+    return _BUILT_IN.get(name, _SM_80).merged(measured(name))
+
+
+def measured(name: str) -> Table:
+    """The entries of an architecture that were measured."""
     path = Path(os.environ.get("JIXU_TILES", Path(__file__).parent / "tiles")) / table_file(name)
-    return built_in.merged(read_table(path)) if path.is_file() else built_in
+    return read_table(path) if path.is_file() else Table()
 
 
 def read_table(path: Path) -> Table:

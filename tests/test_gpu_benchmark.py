@@ -147,7 +147,7 @@ def test_ctrl_c_in_a_sweep_leaves_the_table_untouched(tmp_path, monkeypatch):
     assert file.read_text("utf-8") == "the table of before"
 
 
-def test_the_sweep_keeps_what_is_faster_by_more_than_a_fiftieth(monkeypatch):
+def test_the_sweep_keeps_what_is_faster_by_more_than_a_fiftieth(tmp_path, monkeypatch):
     scale = Scale.here()
     times = {"": 1.0, "forward": 0.985, "other": 0.5}
     monkeypatch.setattr(sweep, "check_trial", lambda *arguments: None)
@@ -159,6 +159,10 @@ def test_the_sweep_keeps_what_is_faster_by_more_than_a_fiftieth(monkeypatch):
     assert len(found.attention) == 1 and found.loss
     attention, loss = (group[1] for group in sweep.trials(scale))
     assert found == attention.table.merged(loss.table)
+    # the file is to replace the one of before
+    for some in (attention.table, loss.table):
+        monkeypatch.setenv("JIXU_TILES", str(sweep.write(some, scale, tmp_path).parent))
+    assert tuning.measured("interpreter") == found
 
 
 def test_a_candidate_with_one_wrong_row_is_refused(monkeypatch):

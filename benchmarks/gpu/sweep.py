@@ -217,7 +217,11 @@ def _best(right: list[Trial], times: dict[int, float]) -> Table:
 
 
 def write(found: Table, scale: Scale, folder: Path, **about: object) -> Path:
-    """Write the table of the better entries, under the name that `kernels.tuning` looks for."""
-    path = folder / tuning.table_file(tuning.architecture(torch.device(scale.device)))
-    tuning.write_table(path, found, **about)
+    """Write the table of the better entries, under the name that `kernels.tuning` looks for.
+
+    It takes the place of the one that the sweep began with, so that one's other entries are in it.
+    """
+    name = tuning.architecture(torch.device(scale.device))
+    path = folder / tuning.table_file(name)
+    tuning.write_table(path, tuning.measured(name).merged(found), **about)
     return path
