@@ -41,7 +41,7 @@ class Classification:
 
     def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
         labels = torch.from_numpy(encoded.targets[chosen.examples])
-        return F.cross_entropy(scores, labels.to(scores.device))
+        return F.cross_entropy(scores, labels.to(scores.device, non_blocking=True))
 
     def predict(self, scores: np.ndarray, examples: Sequence[Example], encoded: Encoded) -> Predictions:
         predicted, gold, eye = scores.argmax(-1), encoded.targets, np.eye(len(self.labels))
@@ -64,7 +64,7 @@ class MultiLabel(Classification):
 
     def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
         gold = torch.from_numpy(encoded.targets[chosen.examples])
-        return F.binary_cross_entropy_with_logits(scores, gold.to(scores))
+        return F.binary_cross_entropy_with_logits(scores, gold.to(scores, non_blocking=True))
 
     def predict(self, scores: np.ndarray, examples: Sequence[Example], encoded: Encoded) -> Predictions:
         probabilities, gold = expit(scores), encoded.targets
@@ -97,7 +97,7 @@ class Choice:
             scores[:, 0].split(np.diff(chosen.first).tolist()), batch_first=True, padding_value=-torch.inf
         )
         answers = torch.from_numpy(encoded.targets[chosen.examples])
-        return F.cross_entropy(table, answers.to(scores.device))
+        return F.cross_entropy(table, answers.to(scores.device, non_blocking=True))
 
     def predict(self, scores: np.ndarray, examples: Sequence[ChoiceExample], encoded: Encoded) -> Predictions:
         counts = np.diff(encoded.first)[:, None]

@@ -28,7 +28,7 @@ class Learner(Protocol):
         """The encoder with a new head, which returns a row of scores for each sequence or token."""
 
     def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
-        """The mean loss of the batch, a scalar."""
+        """The mean loss of the batch, a scalar, without waiting for a GPU that still computes the scores."""
 
     def predict(self, scores: np.ndarray, examples: Sequence[Any], encoded: Encoded) -> Predictions:
         """Read predictions from the scores of all sequences [S, ..] or tokens [T, ..] of a split."""

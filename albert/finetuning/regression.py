@@ -54,7 +54,7 @@ class Regression:
         return SequenceClassifier(encoder, 1, self.pooling)
 
     def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
-        gold = torch.from_numpy(encoded.targets[chosen.examples]).to(scores)
+        gold = torch.from_numpy(encoded.targets[chosen.examples]).to(scores, non_blocking=True)
         return F.mse_loss(scores[:, 0], (gold - self.mean) / self.deviation)
 
     def predict(self, scores: np.ndarray, examples: Sequence[Example], encoded: Encoded) -> Predictions:

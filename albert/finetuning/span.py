@@ -66,7 +66,7 @@ class Span:
     def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
         lengths = chosen.batch.cu_seqlens.diff().tolist()
         padded = nn.utils.rnn.pad_sequence(scores.split(lengths), batch_first=True, padding_value=-1e30)
-        targets = torch.from_numpy(encoded.targets[chosen.sequences]).to(scores.device)
+        targets = torch.from_numpy(encoded.targets[chosen.sequences]).to(scores.device, non_blocking=True)
         return F.cross_entropy(padded, targets)  # [S, L, 2] with [S, 2]: the mean over starts and ends
 
     def predict(self, scores: np.ndarray, examples: Sequence[SpanExample], encoded: Encoded) -> Predictions:

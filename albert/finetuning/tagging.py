@@ -47,8 +47,8 @@ class Tagging:
         return TokenClassifier(encoder, len(self.labels))
 
     def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
-        tags = torch.from_numpy(encoded.targets[chosen.tokens])
-        return F.cross_entropy(scores, tags.to(scores.device), ignore_index=IGNORED)
+        tags = torch.from_numpy(encoded.targets[chosen.tokens]).to(scores.device, non_blocking=True)
+        return F.cross_entropy(scores, tags, ignore_index=IGNORED)
 
     def predict(self, scores: np.ndarray, examples: Sequence[TaggedExample], encoded: Encoded) -> Predictions:
         is_first = encoded.targets != IGNORED

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
 import kernels
-from albert.model import AlbertConfig, Batch, PretrainingModel, pack
+from albert.model import AlbertConfig, Batch, MeanPooler, PretrainingModel, pack
 from tests.kernels.checks import DEVICE, offsets
 
 SHAPE = {
@@ -108,9 +108,10 @@ def test_neither_pass_asks_the_device_for_a_number(triton):
     """A CUDA graph needs this; a fake tensor has nothing but a shape."""
     model, batch = make(**DROPOUT)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        output = model(replace(batch, input_ids=mode.from_tensor(batch.input_ids)))
+        fake = replace(batch, input_ids=mode.from_tensor(batch.input_ids))
+        output, means = model(fake), MeanPooler(model.encoder)(fake)
         gradients = torch.autograd.grad(output.loss, list(model.parameters()))
-    assert output.loss.shape == () and output.sop_count.shape == ()
+    assert output.loss.shape == () and output.sop_count.shape == () and means.shape == (3, 52)
     assert [g.shape for g in gradients] == [p.shape for p in model.parameters()]
 
 
