@@ -201,7 +201,7 @@ def test_the_table_gives_rate_share_idle_time_and_ratio_and_why_a_rival_is_absen
     result = Result("case", timings, {"other": "not installed"}, flops=1e12, bytes=1e9, wrong=["embed"])
     text = table([result], Ceilings(flops=2e15, bytes=4e12))
     assert "| case (WRONG: embed) | jixu | 1.000 | 0.50 | 25% | 1000.0 | 1000 | 50% | 1 |  |" in text
-    assert "| rival | 2.000 |  |  | 500.0 | 500 | 25% | 0 | 2.00x |" in text
+    assert "| rival | 2.000 |  |  | 500.0 | 500 | 25% |  | 2.00x |" in text
     assert "| other | not installed |" in text
 
 

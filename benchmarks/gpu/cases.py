@@ -3,7 +3,7 @@ embedding size, V = vocabulary, n = masked positions.
 
 Every case is both passes. FLOPs count the true head dim, real tokens and masked positions only, backward as
 2.5 times forward for attention (five products for two) and twice for the rest; bytes count each input read
-once and each output written once.
+once and each output written once in either pass.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def embedding_cases(scale: Scale) -> Iterator[Case]:
             f"embed {model} {layout} both passes",
             partial(_embedding, scale, H, layout),
             flops=3 * size * E * H,
-            bytes=scale.tokens * 24 + 2 * size * H + 2 * scale.vocabulary * E,
+            bytes=48 * scale.tokens + 2 * size * H + 6 * scale.vocabulary * E,
         )
 
 

@@ -8,11 +8,9 @@ gradients are compared too, in the mix of types of training: parameters in fp32,
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -206,15 +204,10 @@ def races(scale: Scale) -> dict[str, object]:
     if sanitizer is None:
         return {"racecheck": "compute-sanitizer is not installed"}
     code = "from benchmarks.gpu import correctness as c; [c.make(claim) for claim in c.small_claims()]"
-    command = [sanitizer, "--tool", "racecheck", sys.executable, "-c", code]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    try:
-        output, _ = process.communicate(timeout=120)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # the sanitizer's own process too, which would use the GPU on
-        raise
+    # by `timeout`, as the sanitizer's own process would use the GPU on, also when this one is ended
+    command = ["timeout", "120", sanitizer, "--tool", "racecheck", sys.executable, "-c", code]
+    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output = process.stdout
     said = " | ".join(output[-1000:].split("\n"))
     if process.returncode or "RACECHECK SUMMARY" not in output:
         raise RuntimeError(f"racecheck ended with {process.returncode}: {said}")
