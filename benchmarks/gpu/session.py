@@ -81,5 +81,9 @@ class Session:
 
     def ceilings(self) -> None:
         small = (64, 2**16) if self.scale.is_small else ()
-        self.report.ceilings = measure_ceilings(self.scale.device, *small)
-        self.report.note("ceilings", asdict(self.report.ceilings))
+        outcome = self.worker.call((measure_ceilings, (self.scale.device, *small)), self.end)
+        if isinstance(outcome, Failure):
+            self.report.fail("ceilings", outcome)
+        else:
+            self.report.ceilings = outcome
+            self.report.note("ceilings", asdict(outcome))
