@@ -17,7 +17,9 @@ from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.trainer import a_trainer, captured
 
 STEPS = 60
-LOSS, WEIGHTS = 2e-2, 0.25  # allowed of a step's loss, and of the way that the weights went
+# allowed of a step's loss, and of the way that the weights went; an H100's graphs differed by 6e-5 and 1e-3,
+# a dropout that is the same at every step would by 3e-3 and 0.24
+LOSS, WEIGHTS = 5e-4, 0.02
 TOO_LARGE = 2.0**40  # a scale at which fp16 gradients overflow
 
 
