@@ -25,9 +25,6 @@ from triton.runtime.jit import JITFunction
 import kernels
 from kernels import tuning
 
-# Triton 3.10 changes the default, and with it numbers and registers
-os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
-
 POINTERS = {
     torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int64: "*i64",
     torch.int32: "*i32", torch.bool: "*i1", torch.int16: "*i16", torch.int8: "*i8", torch.uint8: "*u8",
