@@ -163,8 +163,7 @@ def _backward(
     whole = tiles.whole if max_seqlen <= tiles.tile else None
     delta = None if whole else torch.empty(N, T, dtype=torch.float32, device=qkv.device)
     arguments = (*qkv.unbind(1), out, dout.contiguous(), lse, cu_seqlens, schedule, seed, T, scale)
-    constants = _constants(qkv, dropout_p)
-    constants |= {"GRAD_TOKEN": dqkv.stride(0), "GRAD_HEAD": dqkv.stride(2)}
+    constants = _constants(qkv, dropout_p) | {"GRAD_TOKEN": dqkv.stride(0), "GRAD_HEAD": dqkv.stride(2)}
     with on_device(qkv):
         if whole is None:
             split, blocks = _blocks(tiles, tiles.queries)

@@ -157,8 +157,6 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> tup
 
     Returns [R, F], and x for the residual.
     """
-    if not use_triton(x):
-        y, residual = linear_and_residual(x, weight, bias)
-        return activate(y, activation), residual
-    y, residual = linear_and_residual(x, weight, None)
-    return bias_gelu(y, bias, activation), residual
+    fused = use_triton(x)
+    y, residual = linear_and_residual(x, weight, None if fused else bias)
+    return bias_gelu(y, bias, activation) if fused else activate(y, activation), residual

@@ -205,8 +205,7 @@ class MeanPooler(nn.Module):
 def mean_states(hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
     """The mean [S, H] over each sequence of states [T, H]; asks the device for no number."""
     lengths = cu_seqlens.diff().long()
-    numbers = torch.arange(len(lengths), device=hidden.device)
-    sequence = numbers.repeat_interleave(lengths, output_size=len(hidden))
+    sequence = torch.repeat_interleave(lengths, output_size=len(hidden))
     sums = hidden.new_zeros(len(lengths), hidden.shape[1]).index_add(0, sequence, hidden)
     return sums / lengths[:, None]
 
