@@ -251,15 +251,14 @@ def scored_run(
     """A run that began at `started`, with what the scores of dev, and of test if there is one, predict."""
     dev = candidate.read(scores_of("dev"), "dev")
     test = candidate.read(scores_of("test"), "test") if "test" in candidate.encoded else None
-    if test:
-        # dev is scored after every epoch of every start, so its best score leaves chance level by chance
-        value = candidate.scores(test)[candidate.data.task.metrics[0]]
-        left_chance = leaves_chance(candidate.data, candidate.data.splits["test"], value)
-        result = replace(result, left_chance=left_chance)
+    of_dev, of_test = candidate.scores(dev), candidate.scores(test) if test else None
+    # dev is scored after every epoch of every start, so its best score leaves chance level by chance
+    split = candidate.data.splits["test" if test else "dev"]
     result = replace(
         result,
-        dev=candidate.scores(dev),
-        test=candidate.scores(test) if test else None,
+        left_chance=leaves_chance(candidate.data, split, next(iter((of_test or of_dev).values()))),
+        dev=of_dev,
+        test=of_test,
         seconds=time.perf_counter() - started,
     )
     return SeedRun(result=result, dev=dev, test=test)

@@ -65,6 +65,9 @@ def test_pairs_with_the_same_letters_are_alike(tmp_path, model_folder):
     assert trained["character TF-IDF, ridge regression"] > 0.99999
     rare = table(tmp_path / "r.tsv", "sentence1 sentence2 score", [(a, b, 1e-7 * n) for a, b, n in pairs])
     assert scores_of("stsb", rare, model_folder) == pytest.approx(trained, abs=1e-5)
+    same = table(tmp_path / "s.tsv", "sentence1 sentence2 score", [("香", "香", n) for _, _, n in pairs])
+    ((_, run),) = rule_runs(prepared(settings_of("stsb-probe", same, model_folder)))
+    assert run.dev_score == 0 and not run.result.left_chance
 
 
 TAGS = "香 山 采 茶\tB-LOC I-LOC O O\n山 水 香 茶\tO O O O\n热 香 山 水\tO B-LOC I-LOC O\n"
