@@ -124,6 +124,8 @@ def _unknown(comparison: Comparison, unread: int, *models: tuple[ModelResult, np
     n = models[0][1].shape[1]
     if n < FEWEST_EXAMPLES:
         what = "groups of examples" if comparison.groups else "examples"
+        if n < len(set(comparison.groups or ())):
+            what += " without those that one model alone may have read"
         return f"{comparison.split} has {n} {what}, at least {FEWEST_EXAMPLES} are needed"
     if not any(seed.left_chance for model, _ in models for seed in model.seeds):
         return "no run of either model left chance level"

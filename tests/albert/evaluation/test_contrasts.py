@@ -128,6 +128,10 @@ def test_an_example_left_out_leaves_its_group_smaller():
     models = [replace(one, outcomes=pack(unpack(one.outcomes)[:, kept])) for one in (BASE, BETTER)]
     shorter = comparison(*models, examples={"test": n}, groups=tuple(groups[at] for at in kept))
     assert replace(found.differences[0], left_out=0) == shorter.differences[0]
+    more = replace(few, found=124, examples=tuple(range(124)))  # 31 of 50 groups
+    (without,) = comparison(BASE, replace(BETTER, contamination=(more,)), groups=groups).differences
+    left = "test has 19 groups of examples without those that one model alone may have read"
+    assert without.unknown == f"{left}, at least 20 are needed"
 
 
 def exchanged():
