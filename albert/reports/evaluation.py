@@ -297,9 +297,8 @@ def _contamination_warnings(evaluations: Sequence[Comparison]) -> list[str]:
     lines = []
     for (task, corpus, version), splits in leaks.items():
         found = (f"{number(one.found)} of {number(one.texts)} {one.split} texts" for one in splits.values())
-        models = [
-            model for comparison in evaluations if comparison.task == task for model in comparison.models
-        ]
+        of_task = (model for one in evaluations if one.task == task for model in one.models)
+        models = [*{model.name: model for model in of_task}.values()]
         any_split = next(iter(splits.values()))
         readers = _few(_readers(models, any_split), models)
         lines.append(

@@ -218,7 +218,8 @@ def test_texts_that_every_model_has_read_are_reported_but_do_not_spoil_the_compa
     assert [line.endswith(end) for line, end in zip(report.warnings, told, strict=True)] == [True, True]
     # each evaluation has a line, each corpus a warning
     others = [model(name, [0.8, 0.8, 0.8], contamination=shared) for name in ("d", "e")]
-    twice = report_of(comparison(base, better, best, primary="b"), comparison(BASE, *others))
+    again = comparison(replace(BASE, name="old"), *others, best)
+    twice = report_of(comparison(base, better, best, primary="b"), again)
     assert len(twice.verdict.split("\n")) == 2 and len(twice.warnings) == 2
     assert twice.warnings[0].endswith("The scores of 5 of 6 models on 茶事 may be inflated by that.")
     rule = "13 letters (shorter ones all)"
