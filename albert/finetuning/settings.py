@@ -60,7 +60,7 @@ class FineTuneRunning:
 class TuningOptions:
     """How every model is fine-tuned."""
 
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Commas] | None = None
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Commas] | None = None
     """Seeds to train every model with, separated by commas (随机种子); by default ten, or five if the first
     run takes a minute"""
     epochs: Annotated[

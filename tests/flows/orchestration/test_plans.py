@@ -94,6 +94,7 @@ REFUSED = {
         ({"seeds": [1, 1]}, "give one or more, each once"),
         ({"task": "lcqmc-probe", "running": {"pooling": "cls"}}, "of kind similarity is read from the mean"),
         ({"seeds": [-1]}, "seeds.0='-1': it must be greater than or equal to 0"),
+        ({"seeds": [2**31]}, "seeds.0='2147483648': it must be less than 2147483648"),
     ],
     "train-tokenizer": [
         ({"source": []}, "give either --corpus or --source"),
