@@ -180,8 +180,11 @@ def judge_all(arms: Sequence[Arm], options: ExperimentOptions, deadline: Deadlin
     base = Arm("base", (options.init,))
     pairs = ((options.first, first, second), (options.second, second, first))
     found: list[Comparison] = []
-    for labels in options.labels:
+    for at, labels in enumerate(options.labels):
         for one, matched, mismatched in pairs:
+            most = sum(1 for _ in read_lines(Path(one.train))) - 1
+            if min(labels, most) in (min(earlier, most) for earlier in options.labels[:at]):
+                continue  # a small task has no other examples than with the earlier number
             # compared with the first and the one before: matched - mismatched, matched - general
             compared = [
                 replace(mismatched, note="mismatched"),

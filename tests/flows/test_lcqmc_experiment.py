@@ -31,7 +31,7 @@ def test_two_fields_are_each_judged_on_both_tasks(tokenizer, prefect_server, tmp
     general, domain = few_texts(tmp_path)
     field = {"text": domain, "task": "tea-topics", **few_examples(tmp_path)}
     given = {"general": general, "first": field | {"name": "first"}, "second": field | {"name": "second"}}
-    given |= {"init": base, "scale": 1e-6, "labels": "40,60", "base_shares": 0.5, "pretraining_seeds": 0}
+    given |= {"init": base, "scale": 1e-6, "labels": "40,60,70", "base_shares": 0.5, "pretraining_seeds": 0}
     given |= {"batch_tokens": 512, "workers": 1, "workspace": tmp_path / "w"}
     given["guard"] = {"files": field["train"]}
     given["fine_tuning"] = {"seeds": 0, "epochs": 1, "learning_rate": 1e-3, "baselines": "no"}
