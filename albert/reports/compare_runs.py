@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -44,7 +45,10 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 def _read_run(folder: Path) -> Report:
     """Read a report, and compute differences and verdict again from the outcomes of every run and example."""
     report = read_report(folder)
-    evaluations = tuple(judge(one, stepwise=bool(one.steps)) for one in report.evaluations)
+    try:
+        evaluations = tuple(judge(one, stepwise=bool(one.steps)) for one in report.evaluations)
+    except (EOFError, IndexError, ValueError, zlib.error):
+        raise InputError(f"the outcomes in {folder} are damaged, make the report again") from None
     text = verdict(report.pretraining, evaluations)
     warnings = report.warnings
     if text != report.verdict:

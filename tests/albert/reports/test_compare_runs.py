@@ -138,6 +138,11 @@ def test_the_verdict_is_computed_again_from_the_outcomes(runs, tmp_path):
     assert swapped.warnings[-1].startswith(
         "metrics.json has another verdict than its outcomes: It helped: +9.7"
     )
+    for broken in (worse[:-8], worse[1:], worse.swapcase()):
+        metrics["evaluations"][0]["models"][0]["outcomes"] = broken
+        (tmp_path / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+        with pytest.raises(InputError, match=f"outcomes in {tmp_path} are damaged"):
+            read_runs([runs[0], tmp_path])
 
 
 def test_one_run_is_not_compared(runs):
