@@ -38,7 +38,8 @@ class Tagging:
             # a token without a piece, such as a space, needs a tag too
             pieces = tokenizer.encode(token)[0].tolist() or [tokenizer.unknown_id]
             ids += pieces
-            tags += [self.labels.index(tag)] + [IGNORED] * (len(pieces) - 1)
+            # examples without tags have O, which labels that Trainer saved may lack
+            tags += [self.labels.index(tag) if tag in self.labels else 0] + [IGNORED] * (len(pieces) - 1)
         for begin in range(0, len(ids), room):
             part = np.array([tokenizer.cls_id, *ids[begin : begin + room], tokenizer.sep_id])
             yield Encoding(part, targets=np.array([IGNORED, *tags[begin : begin + room], IGNORED]))
