@@ -75,6 +75,7 @@ def _scores(report: Report) -> dict[str, str]:
         for model in comparison.models:
             for metric, score in model.reported.items():
                 figures[f"{where} {metric_name(metric)}: {model.label}"] = spread(score)
+        where += f" {metric_name(comparison.metric)}"
         for one in comparison.differences:
             figures[f"{where}: {one.model} against {one.baseline}"] = gain(one)
     return figures

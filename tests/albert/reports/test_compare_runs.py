@@ -68,7 +68,7 @@ def test_figures_of_runs_stand_side_by_side(runs):
     rows = {row[0]: row[1:] for row in table.rows}
     assert table.columns == ("Figure", "first", "第二")
     assert rows["茶事 test accuracy: after"] == ("81.0 ± 5.6", "85.0 ± 5.2")
-    assert rows["茶事 test: after against before"] == ("+9.7 ± 3.9", "+14.2 ± 4.8")
+    assert rows["茶事 test accuracy: after against before"] == ("+9.7 ± 3.9", "+14.2 ± 4.8")
     assert rows["held-out MLM accuracy, general"] == ("–", "30.0% → 28.0%")
     assert differing_table(read_runs(runs)).rows == (("pretraining: learning_rate", "0.0001", "5e-05"),)
 
