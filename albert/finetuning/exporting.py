@@ -64,8 +64,7 @@ class FineTuned:
         """The head as transformers has it."""
         head = _HEADS.get(self.task.kind, _HEADS[None])
         pooling = head.pooling and self.running.pooling
-        length = self.running.max_seq_length
-        return replace(head, pooling=pooling, labels=self.labels, max_seq_length=length)
+        return replace(head, pooling=pooling, labels=self.labels, max_seq_length=self.running.max_seq_length)
 
     def of_task(self, task: Task) -> FineTuned:
         """The same for a task of its kind, which says the columns and whether answers may be missing."""

@@ -146,9 +146,8 @@ class FineTuneSettings(TuningOptions):
         examples = len(data.splits["train"].examples) if "train" in data.splits else 0
         steps = max(math.ceil(examples / self.batch_size), 1)
         epochs = min(max(math.ceil(FEWEST_STEPS / steps), FEWEST_EPOCHS), MOST_EPOCHS)
-        sweep = self.optimizer.sweep
-        if self.learning_rate is None and 0 < examples <= SWEPT_EXAMPLES:
-            sweep = sweep or SWEEP
+        is_swept = self.learning_rate is None and 0 < examples <= SWEPT_EXAMPLES
+        sweep = self.optimizer.sweep or (SWEEP if is_swept else ())
         pooling = self.running.pooling
         if pooling == "auto":
             pooling = self.task.pooling or USUAL_POOLING
