@@ -180,7 +180,7 @@ def record(workspace: Workspace, run: str, result: Comparison) -> None:
     rows = [
         {
             "task": result.task,
-            "model": f"{model.name} {number}" if number else model.name,
+            "model": f"{model.name}, run {number}" if number else model.name,
             "seed": one.seed,
             "learning_rate": one.learning_rate,
             "best_epoch": one.best_epoch,

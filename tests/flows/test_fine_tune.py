@@ -12,6 +12,7 @@ from prefect import flow
 
 from albert.checkpoints import average, convert
 from albert.finetuning import FineTuneSettings
+from data.catalog import read_catalog
 from data.workspace import Workspace
 from flows import fine_tune
 from flows.orchestration import (
@@ -137,6 +138,14 @@ def test_what_is_printed_of_a_comparison_names_the_model_that_stayed_at_chance_l
     assert "| MLM loss | 8.000 | 4.667 | −3.333 |" in printed
     assert printed.startswith(f"{report.verdict}\na warning\n")
     assert printed.endswith(f"\na model\nreport {tmp_path / 'index.html'}")
+
+
+def test_a_model_may_be_named_as_a_recipe_with_a_number(tmp_path):
+    law = replace(BETTER, name="law", checkpoints=("a", "b", "c"))
+    fine_tune.record(Workspace(tmp_path), "r", comparison(BASE, law, replace(BETTER, name="law 1")))
+    with read_catalog(Workspace(tmp_path)) as db:
+        found = db.execute("select distinct model from evaluations order by model").fetchall()
+    assert [name for (name,) in found] == ["base", "law 1", "law, run 1", "law, run 2", "law, run 3"]
 
 
 def test_a_line_that_a_training_says_is_one_write(monkeypatch):
