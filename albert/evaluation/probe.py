@@ -82,9 +82,7 @@ class Probe:
     @classmethod
     def from_record(cls, record: Mapping[str, float]) -> Probe | None:
         """Read the probe of a history's record, if it has one."""
-        own = {
-            name.removeprefix("probe_"): value for name, value in record.items() if name.startswith("probe_")
-        }
+        own = {key: value for name, value in record.items() if (key := name.removeprefix("probe_")) != name}
         return TypeAdapter(cls).validate_python(own) if own else None
 
 

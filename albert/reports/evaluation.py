@@ -193,13 +193,9 @@ def steps_table(comparison: Comparison) -> Table:
         "As above: each model against the one before it, from which it differs as its name says; the first "
         f"against {comparison.models[0].name}."
     )
-    return Table.of(
-        caption,
-        [
-            {"One change at a time": one.model, **_difference_cells(comparison, one)}
-            for one in comparison.steps
-        ],
-    )
+    steps = comparison.steps
+    rows = [{"One change at a time": one.model, **_difference_cells(comparison, one)} for one in steps]
+    return Table.of(caption, rows)
 
 
 def intrinsic_table(comparison: Comparison) -> Table:

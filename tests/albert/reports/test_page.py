@@ -194,9 +194,8 @@ def test_texts_that_parts_of_a_task_share_are_named_at_the_top_unless_they_were_
     report = report_of(comparison(BASE, BETTER, overlaps=shared))
     (warning,) = report.warnings
     assert "3 of 60 test examples are in train too, 1 of them" in warning and "drop-overlap" in warning
-    assert (
-        "may be too good" in warning
-    )  # a copy may have another label, and one of many examples changes little
+    # a copy may have another label, and one of many examples changes little
+    assert "may be too good" in warning
     html = render(report)
     assert html.index(warning) < html.index("<h2>") < html.index("in train: 一杯 茶")
     for changes in ({"dropped": 3}, {"kind": "similarity"}):  # which trains nothing

@@ -259,12 +259,7 @@ def test_of_a_csv_the_rows_whose_quotes_do_not_match_are_skipped(read):
         ("msra_ner", "t.tsv", "a\tb\tc\n香\tO\tO\n", "no usable example .* 1 tokens, 2 tags"),
         ("t", "t.tsv", ("茶叶很香\t1\n" * 9).encode() + b"\xff\t0\n", "line 10 is not utf-8"),
         ("t", "t.xlsx", b"PK\x03\x04" + bytes(range(256)) * 20, "is not text in a known encoding"),
-        (
-            "t",
-            "t.tsv.gz",
-            gzip.compress(b"text\tlabel\n" + b"tea\t1\n" * 500, mtime=0)[:-20],
-            "cannot be read",
-        ),
+        ("t", "t.tsv.gz", gzip.compress(b"text\tlabel\n" + b"tea\t1\n" * 9, mtime=0)[:-20], "cannot be read"),
     ],
     ids=lambda value: "..." if isinstance(value, bytes) else None,
 )

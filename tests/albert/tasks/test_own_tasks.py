@@ -84,16 +84,13 @@ def test_the_examples_of_the_page_are_read_and_learnt(number, tmp_path, model_fo
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "utf-16"])
 @pytest.mark.parametrize("mark", ",;\t")
 def test_a_table_is_read_as_excel_saves_it(mark, encoding, read, tmp_path):
-    rows = [
-        ["评论", "推荐"],
-        ["茶很香，包装也很好，还会再来买", "yes"],
-        [f"等了一个小时{mark}没有人理我们", "no"],
-    ]
-    lines = [mark.join(f'"{cell}"' if mark in cell else cell for cell in row) for row in rows]
+    rows = [["茶很香，包装也很好，还会再来买", "yes"], [f"等了一个小时{mark}没有人理我们", "no"]]
+    header = ["评论", "推荐"]
+    lines = [mark.join(f'"{cell}"' if mark in cell else cell for cell in row) for row in [header, *rows]]
     (tmp_path / "t.yaml").write_text("name: t\ncolumns: {text: 评论, label: 推荐}\nlabels: [no, yes]\n")
     for end in ("\r\n", "\r"):  # of Windows, and of Excel's format for the Macintosh
         split = read("t.csv", end.join([*lines, ""]).encode(encoding), str(tmp_path / "t.yaml"))
-        assert [[one.text, one.label] for one in split.examples] == rows[1:] and not split.skipped
+        assert [[one.text, one.label] for one in split.examples] == rows and not split.skipped
 
 
 CLUENER = {"text": "杭州产茶", "label": {"地名": {"杭州": [[0, 1]]}, "物品": {"茶": [[3, 3]]}}}
