@@ -156,11 +156,8 @@ def _difference_cells(comparison: Comparison, difference: Difference | None) -> 
 
 def evaluation_warnings(evaluations: Sequence[Comparison]) -> tuple[str, ...]:
     """Return a line for the top of the page for each reason to doubt the scores."""
-    lines = (
-        *_baseline_warnings(evaluations),
-        *_contamination_warnings(evaluations),
-        *_overlap_warnings(evaluations),
-    )
+    kinds = (_baseline_warnings, _contamination_warnings, _overlap_warnings)
+    lines = (line for warnings_of in kinds for line in warnings_of(evaluations))
     return tuple(dict.fromkeys(lines))  # two comparisons on a task may give the same
 
 
