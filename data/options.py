@@ -119,5 +119,5 @@ def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, c
     if message.startswith("Value error, "):
         text = message.removeprefix("Value error, ")
         return f"{name}: {text}" if name else text
-    _, should, text = message.partition(" should ")
+    _, should, text = message.replace("valid tuple", "list").partition(" should ")
     return f"{name}={value!r}: {f'it must {text}' if should else message}"

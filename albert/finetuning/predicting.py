@@ -49,11 +49,12 @@ class Predicted:
             names = ["probability"]
             cells = [[" ".join(f"{share:.6f}" for share in row)] for row in predictions.confidence]
         answers = predictions.answers if predictions.tags is None else map(" ".join, predictions.tags)
+        table = zip(self.examples, answers, cells, strict=True)
+        rows = [["id", "prediction", *names], *([one.id, answer, *row] for one, answer, row in table)]
+        if delimiter == "\t":  # without quotes, as it is read
+            return "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)
         sink = io.StringIO()
-        writer = csv.writer(sink, delimiter=delimiter, lineterminator="\n")
-        writer.writerow(["id", "prediction", *names])
-        for one, answer, row in zip(self.examples, answers, cells, strict=True):
-            writer.writerow([one.id, answer, *row])
+        csv.writer(sink, delimiter=delimiter, lineterminator="\n").writerows(rows)
         return sink.getvalue()
 
     def submission(self) -> str:

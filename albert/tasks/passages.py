@@ -146,7 +146,7 @@ def _choices(one: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 def _choice(passage: str, entry: dict[str, Any], number: int, is_labelled: bool) -> ChoiceExample:
     if not entry:
-        raise ValueError("neither C3's nor RACE's format")
+        raise ValueError("neither C3's nor RACE's nor ChID's format")
     choices, answer = entry["choice"], entry.get("answer")
     if len(choices) < 2:
         raise ValueError("fewer than two answers to choose from")
@@ -162,9 +162,14 @@ def _blanks(path: Path, is_labelled: bool) -> Iterator[Found]:
     beside = path.with_name(path.name.replace(".json", "_answer.json"))
     places = read_json(beside) if is_labelled else None
     for number, line in read_json_lines(path):
-        for text in line["content"]:
-            for blank in _BLANK.finditer(text):
-                yield f"{path}, row {number}", partial(_blank, text, blank, line["candidates"], places)
+        where = f"{path}, row {number}"
+        match line:
+            case {"content": [*texts], "candidates": [*candidates]}:
+                for text in map(str, texts):
+                    for blank in _BLANK.finditer(text):
+                        yield where, partial(_blank, text, blank, candidates, places)
+            case _:
+                yield where, partial(_choice, "", {}, number, is_labelled)
 
 
 def _blank(

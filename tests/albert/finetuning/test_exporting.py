@@ -254,7 +254,7 @@ def without_labels(kind):
 def test_a_model_that_trainer_saved_predicts_by_transformers_scores(kind, tmp_path, tokenizer):
     like = "choice" if kind == "blank" else kind
     name = f"BertFor{CLASSES.get(like, 'SequenceClassification')}"
-    labels = {"single": "甲乙丙丁戊己庚辛壬癸子丑", "several": "甲乙丙", "tokens": ("LABEL_0", "B-X", "I-X")}
+    labels = {"single": "甲乙丙丁戊己庚辛壬癸子丑", "several": "甲乙丙", "tokens": ('"L_0"', "B-X", "I-X")}
     options = {"id2label": dict(enumerate(labels[kind]))} if kind in labels else {}
     if kind == "several":
         options["problem_type"] = "multi_label_classification"

@@ -135,7 +135,7 @@ def test_blanks_are_read_from_chid_with_the_answers_beside_it(read, tmp_path):
     content = ["水#idiom01#，茶#idiom02#。", "远" * 90 + "#idiom03#"]
     first = {"content": content, "candidates": ["清澈见底", "回味无穷"]}
     second = {"content": ["无#idiom04#"], "candidates": ["一言为定", "心满意足"]}
-    lines = f"{json.dumps(first)}\n{json.dumps(second)}\n"
+    lines = f"{json.dumps(first)}\n{json.dumps(second)}\n{json.dumps([first])}\n"
     with pytest.raises(InputError, match="no file .*dev_answer.json"):
         read("dev.json", lines, "chid")
     answers = {"#idiom01#": 0, "#idiom02#": 1, "#idiom03#": 0}
@@ -145,7 +145,8 @@ def test_blanks_are_read_from_chid_with_the_answers_beside_it(read, tmp_path):
     assert (first.passage, first.choices, first.answer) == ("水____，茶…。", ("清澈见底", "回味无穷"), 0)
     assert (second.passage, second.answer) == ("水…，茶____。", 1)
     assert third.passage == "远" * 28 + "____"
-    assert [line.partition("row ")[2] for line in split.skipped] == ["2: no answer for #idiom04#"]
+    why = ["2: no answer for #idiom04#", "3: neither C3's nor RACE's nor ChID's format"]
+    assert [line.partition("row ")[2] for line in split.skipped] == why
 
 
 def test_a_token_may_be_a_space_and_bad_sentences_are_named(tmp_path):
