@@ -62,7 +62,7 @@ def open_table(
     if suffix_of(path) in (".jsonl", ".json"):
         rows = list(json_rows(path))
     else:
-        rows = list(_table_rows(path, task.header, [name for names in usual.values() for name in names]))
+        rows = list(_table_rows(path, task, [name for names in usual.values() for name in names]))
     names = dict.fromkeys(name for _, row in rows if isinstance(row, dict) for name in row)
     if not names:
         number, fault = next(((number, row) for number, row in rows if isinstance(row, str)), (0, ""))
@@ -90,13 +90,13 @@ def json_rows(path: Path) -> Iterator[Row]:
         yield number, row if isinstance(row, dict) else "not a JSON object"
 
 
-def _table_rows(path: Path, header: Sequence[str] | None, usual: Sequence[str]) -> Iterator[Row]:
+def _table_rows(path: Path, task: Task, usual: Sequence[str]) -> Iterator[Row]:
     """Yield the rows of a TSV (without quoting) or CSV; of a row of another width, its fault.
 
-    With `header`, the first row is data unless it is that or has a usual name: some copies have a header of
-    their own.
+    With a header of the task, the first row is data unless it is that or has a usual name: some copies have a
+    header of their own. Raises InputError if two columns have one name that counts.
     """
-    rows = list(_lines(path))
+    rows, header = list(_lines(path)), task.header
     while rows and not rows[-1][1]:  # empty lines at the end are no rows
         rows.pop()
     first = next((at for at, (_, row) in enumerate(rows) if row and not isinstance(row, str)), 0)
@@ -105,6 +105,9 @@ def _table_rows(path: Path, header: Sequence[str] | None, usual: Sequence[str]) 
         rows = rows[first + 1 :]
     else:
         names = header
+    for name in (*usual, *task.columns.values()):
+        if names.count(name) > 1:
+            raise InputError(f"{path} has several columns {name!r}: rename all but one")
     for number, row in rows:
         if isinstance(row, str):
             yield number, row

@@ -250,6 +250,7 @@ def test_of_a_csv_the_rows_whose_quotes_do_not_match_are_skipped(read):
         ("t", "t.tsv", "sentence_a\tgold\n好\t1\n", "no text column .*columns: sentence_a, gold"),
         ("t", "t.tsv", "text\tcategory\n好\t1\n", "no label column"),
         ("t", "t.tsv", "text\tlabel\n", "no example"),
+        ("t", "t.csv", "text,label,label,,\n好,1,2,,\n", "t.csv has several columns 'label'"),
         ("t", "t.json", '[["好", 1]]', "no example; row 1 is not a JSON object"),
         ("t", "t.tsv", "text\tlabel\n\t\n", "no usable example"),
         ("named", "t.tsv", "text\tlabel\n好\t1\n", "no column 'x' in .*; its columns are text, label"),
