@@ -154,16 +154,17 @@ def with_step_size(settings: PretrainSettings, process: Process) -> PretrainSett
             f"with --running.accumulate {world_size} or more, or use fewer processes"
         )
     batch_tokens = batch_tokens or BATCH_TOKENS[process.device.type]
-    return replace(
-        settings, batch_tokens=batch_tokens, running=replace(settings.running, accumulate=accumulate)
-    )
+    running = replace(settings.running, accumulate=accumulate)
+    return replace(settings, batch_tokens=batch_tokens, running=running)
 
 
 def check_same_run(settings: PretrainSettings) -> None:
-    """Raise ConfigError, naming what differs, if the run would resume under other settings; InputError if its
-    own cannot be read.
+    """Raise ConfigError, naming what differs, if the run would resume under other settings, or if it starts
+    from a checkpoint that it would remove; InputError if its own settings cannot be read.
     """
-    folder = settings.run_folder
+    folder, start = settings.run_folder, Path(settings.init)
+    if start.exists() and any(start.resolve().is_relative_to(p.resolve()) for p in list_checkpoints(folder)):
+        raise ConfigError(f"this run would remove {start}, which it starts from: give it another --run name")
     if settings.resume == "never" or not (folder / SETTINGS_FILE).is_file() or not list_checkpoints(folder):
         return
     before, now = _by_name(read_settings(folder)), _by_name(settings)

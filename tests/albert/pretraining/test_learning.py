@@ -73,6 +73,8 @@ def test_a_run_that_has_ended_stays_as_it_is_and_is_refused_with_other_settings(
     assert (second.checkpoint / MANIFEST_FILE).read_bytes() == before
     with pytest.raises(ConfigError, match="begun with other settings .batch_tokens 512 -> 256"):
         pretrain(replace(settings, batch_tokens=256))
+    with pytest.raises(ConfigError, match="this run would remove .*checkpoint-16, which it starts from"):
+        pretrain(replace(settings, init=str(first.checkpoint), resume="never"))
     assert pretrain(replace(settings, batch_tokens=256, resume="never")).resumed_from == 0
     assert json.loads((settings.run_folder / "settings.json").read_text())["resume"] == "auto"  # by torchrun
     prepare_folder(replace(settings, resume="never"))
