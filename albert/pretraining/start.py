@@ -146,8 +146,7 @@ def with_step_size(settings: PretrainSettings, process: Process) -> PretrainSett
             before = read_settings(settings.run_folder)
             accumulate = accumulate or before.running.accumulate
             batch_tokens = batch_tokens or before.batch_tokens
-    accumulate = accumulate or process.world_size
-    world_size = process.world_size
+    accumulate, world_size = accumulate or process.world_size, process.world_size
     if accumulate < world_size:
         raise ConfigError(
             f"a step of {accumulate} parts cannot be shared out to {world_size} processes: begin the run "

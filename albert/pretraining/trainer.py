@@ -228,9 +228,8 @@ class Trainer:
                 group["lr"] = rate
         # a graph writes gradients where they were when it was captured
         self.optimizer.zero_grad(set_to_none=self.graphs is None)
-        sums = torch.zeros(
-            len(self.streams), len(Figures._fields), dtype=torch.float64, device=self.process.device
-        )
+        shape = len(self.streams), len(Figures._fields)
+        sums = torch.zeros(shape, dtype=torch.float64, device=self.process.device)
         self._add_gradients(prepared, sums)
         # only what is learnt trains the order head: else AdamW would decay it by its gradient of 0
         is_ordered = data.is_ordered and settings.objective.sop_weight > 0

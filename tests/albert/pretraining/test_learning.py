@@ -54,11 +54,8 @@ def test_files_of_another_version_are_refused_in_one_line(settings):
     with pytest.raises(InputError, match="16 is of another version of jixu: give .*: unknown unheard_of"):
         pretrain(settings)
     kept = settings.run_folder / "settings.json"
-    for text, told in (
-        ('{"unheard_of": 1}', "unheard_of"),
-        ("{}", "shards is missing"),
-        ("[", "Expecting value"),
-    ):
+    refused = ('{"unheard_of": 1}', "unheard_of"), ("{}", "shards is missing"), ("[", "Expecting value")
+    for text, told in refused:
         kept.write_text(text)
         with pytest.raises(InputError, match=f"no settings of this version.*--resume never: .*{told}"):
             pretrain(settings)
