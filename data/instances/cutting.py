@@ -150,8 +150,9 @@ def build_instances(
     """Cut documents into instances, in order; a document's are a pure function of it and the arguments.
 
     Each chunk of whole pieces aims at `max_seq_length` tokens including special ones, one in ten at fewer.
-    With `sop`, or where it is true for a document [D], a chunk of whole sentences is split at a random one
-    into A and B and swapped with probability a half; any other chunk is a single segment without a label.
+    With `sop`, or where it is true for a document [D], a chunk of whole sentences is split into A and B
+    beside a random token's sentence, and swapped with probability a half; any other chunk is a single segment
+    without a label.
 
     An objective that packs fills its chunks across the ends of documents; such a chunk counts as of its first
     document. Give it documents by ascending side: then a chunk with part of a held-out document is held out,
@@ -169,7 +170,8 @@ def build_instances(
     backward = has_order & (uniform(keys, np.zeros(len(keys), np.int64), 4) < 0.5)
     first, last, document, number = _chunks_both_ways(documents.pieces, first_piece, keys, room, backward)
     begin, end = documents.pieces[first], documents.pieces[last]
-    middle = _middles(documents, first, last, uniform(keys[document], number, 2))
+    split, after = (uniform(keys[document], number, draw) for draw in (2, 5))
+    middle = _middles(documents, first, last, split, after < 0.5)
     middle = np.where(has_order[document], middle, end)
     swapped = uniform(keys[document], number, 3) < 0.5
     labels = np.where(middle < end, np.where(swapped, SWAPPED, IN_ORDER), NO_ORDER)
@@ -182,12 +184,18 @@ def build_instances(
 
 
 def _middles(
-    documents: TokenizedDocuments, first: np.ndarray, last: np.ndarray, split: np.ndarray
+    documents: TokenizedDocuments, first: np.ndarray, last: np.ndarray, split: np.ndarray, after: np.ndarray
 ) -> np.ndarray:
-    """Find the token at which each chunk is split into two segments, or its end if it cannot be."""
+    """Find the token at which each chunk is split into two segments, or its end if it cannot be.
+
+    It is split before or after the sentence with a random token, mostly a long one, as one is at an end of
+    the chunk: else the sentences at the segments' ends would tell the order by their lengths.
+    """
     pieces = documents.pieces
     begin, end = pieces[first], pieces[last]
-    middle = pieces[np.minimum(first + 1 + (split * (last - first - 1)).astype(np.int64), last)]
+    token = begin + (split * (end - begin)).astype(np.int64)
+    piece = np.searchsorted(pieces, token, side="right") - 1 + after
+    middle = pieces[np.clip(piece, first + 1, np.maximum(last - 1, first + 1))]
     is_cut = np.isin([begin, middle, end], documents.cuts).any(0)
     return np.where(is_cut, end, middle)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.instances import OBJECTIVES, build_instances
-from data.instances.cutting import IN_ORDER, NO_ORDER, SWAPPED
+from data.instances.cutting import NO_ORDER, SWAPPED
 from data.sources import document_id
 from tests.conftest import sample_texts
 from tests.data.helpers import tokenize_texts
@@ -84,16 +84,22 @@ def test_the_lengths_of_a_pairs_segments_do_not_tell_its_order(tokenizer):
     assert abs(np.corrcoef(of_first, labels)[0, 1]) < 3 / len(labels) ** 0.5
 
 
-def test_half_of_the_pairs_are_swapped_and_a_long_sentence_at_the_edge_does_not_tell_which(tokenizer):
+def test_half_of_the_pairs_are_swapped_and_no_lengths_tell_which(tokenizer):
     rng = np.random.default_rng(0)
-    texts = ["".join("茶" * int(n) + "。" for n in rng.geometric(0.05, 60).clip(max=80)) for _ in range(400)]
+    texts = ["".join("茶" * int(n) + "。" for n in rng.geometric(0.05, 60).clip(max=80)) for _ in range(800)]
+    stop = tokenizer.encode("。")[0][0]
     longer, labels = [], []
     for _, ids, _, b, label in rows(make(texts, tokenizer)[1]):
-        if b and 2 * b != len(ids) + 1:
-            longer.append(2 * b > len(ids) + 1)
-            labels.append({IN_ORDER: False, SWAPPED: True}[label])
+        if b:
+            ends = np.flatnonzero(ids == stop)
+            lengths, of_a = np.diff(ends, prepend=0), int((ends < b).sum())
+            lengths[of_a] -= 1  # the separator
+            outer, inner = lengths[0] + lengths[-1], lengths[of_a - 1] + lengths[of_a]
+            longer.append((np.sign(2 * b - len(ids) - 1), np.sign(outer - inner)))
+            labels.append(label)
     assert abs(np.mean(labels) - 0.5) < 3 * 0.5 / len(labels) ** 0.5
-    assert abs(np.corrcoef(longer, labels)[0, 1]) < 3 / len(labels) ** 0.5
+    for one in np.transpose(longer):
+        assert abs(np.corrcoef(one, labels)[0, 1]) < 3 / len(labels) ** 0.5
 
 
 def test_pairs_are_split_after_any_of_their_sentences(tokenizer):
