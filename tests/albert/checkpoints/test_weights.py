@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from albert.checkpoints import load_model, load_pretrained, read_checkpoint
 from data.errors import ConfigError, InputError
@@ -115,11 +115,6 @@ WEIGHTS = "model.safetensors"
 HUGE = {"vocab_size": 10**7, "hidden_size": 10**6, "num_attention_heads": 1000, "intermediate_size": 10**7}
 DAMAGES = {
     "truncated": (lambda f: (f / WEIGHTS).write_bytes((f / WEIGHTS).read_bytes()[:5000]), "not a whole"),
-    "long header": (
-        lambda f: (f / WEIGHTS).write_bytes((2**62).to_bytes(8, "little") + b"{}"),
-        "not a whole",
-    ),
-    "other tensors": (lambda f: save_file({"x": torch.ones(2)}, f / WEIGHTS), "does not hold the encoder"),
     "another prefix": (
         tensors(lambda name, tensor: {f"net.{name}": tensor}),
         "first albert.embeddings.word_embeddings.weight; it holds net.albert.embeddings",
@@ -129,7 +124,6 @@ DAMAGES = {
         "does not hold the encoder: .* missing, first",
     ),
     "nan": (tensors(spoil), "NaN or infinity"),
-    "another width": (set_config(intermediate_size=97), "do not belong together"),
     "two files": (
         lambda f: shutil.copy(f / WEIGHTS, f / "old.safetensors"),
         "holds 2 sets of weights .model.safetensors, old.safetensors.: pass the one that is meant",
@@ -162,11 +156,8 @@ DAMAGES = {
     "sparse .bin": (as_bin({"x": torch.eye(2).to_sparse()}), "of a kind that is not read"),
     "commented config": (config_of('{"a": 1, // comment\n "b": 1,}'), "as JSON: .*line 1 column 10"),
     "nested config": (config_of("[" * 100_000), "as JSON: .*recursion"),
-    "list as config": (config_of("[]"), "is not a JSON object"),
     "another model": (set_config(model_type="gpt2"), "model_type 'gpt2': only 'albert', 'bert' and 'ernie'"),
-    "relative positions": (
-        set_config(model_type="bert", position_embedding_type="relative_key"), "relative positions",
-    ),
+    "relative": (set_config(model_type="bert", position_embedding_type="relative_key"), "relative positions"),
     "decoder": (set_config(model_type="bert", is_decoder=True), "a decoder"),
 }  # fmt: skip
 

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -66,11 +67,7 @@ def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder)
     assert first.test["accuracy"].mean > 0.8
     assert first.test == second.test and first.confusion == second.confusion
     (difference,) = result.differences
-    assert difference.mean == 0 and difference.half_width is None and not difference.is_clear
-    assert difference.unknown == "small (1) has 2 seeds, at least 3 are needed"
-    assert result.changes[0].fixed == result.changes[0].broken == 0
-    assert np.sum(first.confusion) == 2 * 40
-    assert sum(one.examples for one in first.slices) == 40
+    assert difference.mean == 0 and difference.unknown == "small (1) has 2 seeds, at least 3 are needed"
 
 
 def test_shuffled_labels_score_at_chance_and_are_counted_as_stuck(split_files, model_folder):
@@ -116,10 +113,8 @@ def test_epochs_rates_and_pooling_fit_the_task_unless_they_are_given(split_files
     small = free.fitted(data)  # 160 examples
     assert (small.epochs, small.running.pooling, small.learning_rates) == (MOST_EPOCHS, "cls", SWEEP)
     assert small.fitted(data) == small
-    many = replace(
-        data, splits={"train": replace(data.splits["train"], examples=(Example("茶", None, "好"),) * 12_000)}
-    )
-    large = free.fitted(many)
+    many = replace(data.splits["train"], examples=(Example("茶", None, "好"),) * 12_000)
+    large = free.fitted(replace(data, splits={"train": many}))
     assert large.epochs == FEWEST_EPOCHS and len(large.learning_rates) == 1
     running = FineTuneRunning(pooling="mean")
     given = replace(free, epochs=7, learning_rate=3e-5, running=running).fitted(data)
@@ -181,10 +176,8 @@ def test_a_run_is_trained_anew_exactly_when_an_option_or_an_input_changes_it(spl
     candidate = prepared(settings)
     keys += [run_key(candidate, 1, 1e-3), run_key(candidate, 0, 2e-3)]
     # the same weights and files are another run with another configuration, vocabulary or file of answers
-    others = [
-        candidate.without_test(),
-        replace(candidate, config=replace(candidate.config, hidden_dropout_prob=0.1)),
-    ]
+    config = replace(candidate.config, hidden_dropout_prob=0.1)
+    others = [candidate.without_test(), replace(candidate, config=config)]
     dev = candidate.encoded["dev"]
     for one in (replace(dev, input_ids=dev.input_ids[::-1]), replace(dev, targets=1 - dev.targets)):
         others.append(replace(candidate, encoded={**candidate.encoded, "dev": one}))
@@ -247,10 +240,8 @@ def test_a_sweep_never_sees_test_and_takes_the_first_of_equal_rates(split_files,
 
     def train(runs):
         wanted = [(seed, rate) for _, seed, rate in runs]
-        seen = {
-            name for one, *_ in runs for name in (*one.encoded, *one.data.splits, *one.settings.split_paths)
-        }
-        asked.append((seen, wanted))
+        seen = ((*one.encoded, *one.data.splits, *one.settings.split_paths) for one, *_ in runs)
+        asked.append(({*chain(*seen)}, wanted))
         nothing = Predictions(answers=(), right=None, statistics={})
         dev = {rate: {"accuracy": 0.9 if rate > 1e-5 else 0.5} for _, rate in wanted}
         results = [seed_result(seed, dev[rate], learning_rate=rate) for seed, rate in wanted]

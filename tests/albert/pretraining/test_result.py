@@ -10,11 +10,9 @@ from data.errors import ConfigError
 @pytest.mark.parametrize(
     ("error", "status", "reason"),
     [
-        (KeyError("no such thing"), "failed", "KeyError: 'no such thing'"),
         (RuntimeError("two\n  lines"), "failed", "RuntimeError: two lines"),
         (ConfigError("use another"), "failed", "use another"),
         (KeyboardInterrupt(), "interrupted", "stopped at once"),
-        (SystemExit(), "interrupted", "stopped at once"),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from albert.reports import build_report, read_report, report_schema, write_report
+from albert.reports import read_report, report_schema, write_report
 from albert.reports.compare_runs import differing_table, fitting, metrics_table, read_runs
 from albert.reports.sections import Table
 from data.errors import InputError
-from tests.albert.report_samples import comparison, contamination, model, pretraining
+from tests.albert.report_samples import comparison, contamination, model, pretraining, report_of
 from tests.commands import refused, run_here
 
 
@@ -30,7 +30,7 @@ def test_a_report_is_read_back_as_it_was(whole_report, page, tmp_path):
     assert read_report(page.parent) == read_report(page) == whole_report
     with pytest.raises(InputError, match="no report in .*misspelt: there is no .*misspelt/metrics.json"):
         read_report(page.parent / "misspelt")  # not the report that it would lie in
-    empty = build_report(title="t", command="c")
+    empty = report_of()
     assert empty.verdict == "Corpus only: nothing was trained."
     assert read_report(write_report(empty, tmp_path / "空")) == empty
 
@@ -52,13 +52,9 @@ def runs(tmp_path_factory):
         ("第二", [0.84, 0.85, 0.86], "general", 7, 5e-5),
     ):
         after = model("after", accuracies, contamination=(contamination(found),))
-        report = build_report(
-            title=name,
-            command="c",
-            pretraining=pretraining(folder, mixed),
-            evaluations=[comparison(model("before", [0.70, 0.71, 0.73]), after)],
-            settings={f"pretraining: {name}": {"learning_rate": rate, "seed": 0}},
-        )
+        judged = comparison(model("before", [0.70, 0.71, 0.73]), after)
+        settings = {f"pretraining: {name}": {"learning_rate": rate, "seed": 0}}
+        report = report_of(judged, pretraining=pretraining(folder, mixed), settings=settings)
         made.append(write_report(report, folder / name).parent)
     return made
 
@@ -75,7 +71,7 @@ def test_figures_of_runs_stand_side_by_side(runs):
 
 def test_settings_are_compared_among_runs_of_a_kind():
     def differing(*settings):
-        runs = [build_report(title="t", command="c", settings=one) for one in settings]
+        runs = [report_of(settings=one) for one in settings]
         return differing_table(dict(zip("abcd", runs, strict=False))).rows
 
     one, two = {"rate": 1, "steps": 3}, {"rate": 2, "steps": 3}
@@ -111,35 +107,30 @@ def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path):
 @pytest.mark.parametrize(
     "content, complaint",
     [
-        (None, "no report in"),
         ("{", "cannot be read as JSON"),
         ("[1]", "is not a JSON object"),
         ('{"schema_version": 4}', "has schema version 4, but this version of jixu reads 5"),
         ('{"schema_version": 5}', "is damaged, make the report again: title is missing"),
     ],
 )
-def test_a_damaged_or_missing_report_is_refused_in_one_line(runs, tmp_path, content, complaint):
-    folder = tmp_path / "bad"
-    folder.mkdir()
-    if content is not None:
-        (folder / "metrics.json").write_bytes(content.encode("utf-8", "surrogateescape"))
-    refused(run_here("report", "compare", runs[0], folder), complaint)
+def test_a_damaged_report_is_refused_in_one_line(runs, tmp_path, content, complaint):
+    (tmp_path / "metrics.json").write_text(content)
+    refused(run_here("report", "compare", runs[0], tmp_path), complaint)
 
 
 def test_the_verdict_is_computed_again_from_the_outcomes(runs, tmp_path):
     metrics = json.loads((runs[0] / "metrics.json").read_text(encoding="utf-8"))
-    worse, better = (one["outcomes"] for one in metrics["evaluations"][0]["models"])
-    metrics["evaluations"][0]["models"][0]["outcomes"] = better
-    metrics["evaluations"][0]["models"][1]["outcomes"] = worse
+    models = metrics["evaluations"][0]["models"]
+    worse, better = (one["outcomes"] for one in models)
+    models[0]["outcomes"], models[1]["outcomes"] = better, worse
     (tmp_path / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
     untouched, swapped = read_runs([runs[0], tmp_path]).values()
     assert untouched == read_report(runs[0])
     assert swapped.verdict.startswith("It hurt: −9.7")
-    assert swapped.warnings[-1].startswith(
-        "metrics.json has another verdict than its outcomes: It helped: +9.7"
-    )
+    told = "metrics.json has another verdict than its outcomes: It helped: +9.7"
+    assert swapped.warnings[-1].startswith(told)
     for broken in (worse[:-8], worse[1:], worse.swapcase()):
-        metrics["evaluations"][0]["models"][0]["outcomes"] = broken
+        models[0]["outcomes"] = broken
         (tmp_path / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
         with pytest.raises(InputError, match=f"outcomes in {tmp_path} are damaged"):
             read_runs([runs[0], tmp_path])

@@ -78,9 +78,8 @@ def test_csls_keywords_and_cluewscs_mentions_are_parts_of_the_text(read):
     assert read("dev.json", row, "csl").examples[0].text == "茶叶 香气"
     spans = {"span1_text": "新茶", "span1_index": 3, "span2_text": "它", "span2_index": 9}
     texts = ("短", "柜子里新茶的罐子，它漏气。")
-    split = read(
-        "dev.jsonl", [{"target": spans, "text": text, "label": "false"} for text in texts], "cluewsc2020"
-    )
+    rows = [{"target": spans, "text": text, "label": "false"} for text in texts]
+    split = read("dev.jsonl", rows, "cluewsc2020")
     assert [one.text for one in split.examples] == ["柜子里_新茶_的罐子，[它]漏气。"]
     assert split.skipped[0].endswith("row 1: a span of its target is not in the text")
 
@@ -163,9 +162,7 @@ def test_a_token_may_be_a_space_and_bad_sentences_are_named(tmp_path):
     assert len(split.examples) == 1 and "row 1: unknown tag 'X'" in split.skipped[0]
 
 
-@pytest.mark.parametrize(
-    "labels", [("地名", "物品"), ("B-地名", "I-地名", "B-物品"), ("S-物品", "B-地名", "O")]
-)
+@pytest.mark.parametrize("labels", [("地名", "物品"), ("S-物品", "B-地名", "I-地名", "O")])
 def test_labels_of_tagged_tokens_are_kinds_of_entities_or_tags(labels, read, tmp_path):
     text = "杭 B-地名\n州 E-地名\n产 O\n茶 S-物品\n\n茶 O\n\n李 B-人名\n白 E-人名\n"
     split = read("t.bmes", text, Task(name="places", kind="tokens", labels=labels))
@@ -182,18 +179,13 @@ def test_labels_of_tagged_tokens_are_kinds_of_entities_or_tags(labels, read, tmp
     "kind, file, rows",
     [
         ("single", "t.tsv", "text\tlabel\tlaw\n甲\t0\t民\n乙\t1\t刑\n丙\t0\t民\n"),
-        ("single", "no.tsv", "text\tlabel\n甲\t0\n"),
         ("single", "empty.tsv", "text\tlabel\tlaw\n甲\t0\t民\n乙\t1\t\n"),
         ("span", "t.csv", "context,question,answer,law\n甲乙,哪个,甲,一\n甲乙,谁,乙,二\n丙,什么,丙,一\n"),
         ("tokens", "t.jsonl", [{"tokens": ["甲"], "tags": ["O"], "law": law} for law in (1, 2, 1)]),
         ("tokens", "t.txt", "甲 B-x\n\n乙 B-x\n"),
         ("choice", "t.json", '[[["甲"], [{"question": "?", "choice": ["甲", "乙"], "answer": "甲"}], "1"]]'),
     ],
-    ids=[
-        "texts", "texts without it", "texts where it is empty", "questions", "tagged rows", "tagged lines",
-        "choices",
-    ],
-)  # fmt: skip
+)
 def test_groups_are_read_where_rows_have_columns_and_refused_elsewhere(kind, file, rows, read):
     task = Task(name="t", kind=Kind(kind), group="law")
     if file in ("t.tsv", "t.csv", "t.jsonl"):
@@ -274,6 +266,7 @@ ASKED = {"context": "龙井产于杭州", "question": "哪"}
 MARKED = {"text": "杭州", "label": {"地": {"杭州": [[0, 1]]}}}
 TEA, PAIR = {"text": "茶"}, {"sentence1": "甲", "label": "a"}
 LIST = "column 'label' is a list: only multilabel tasks have several"
+NO_TEXT = "column 'label' is empty or no text"
 FIRST, NOT_AMONG = "question 1", "the right answer is not among the choices"
 
 
@@ -305,18 +298,8 @@ FIRST, NOT_AMONG = "question 1", "the right answer is not among the choices"
             ["2: no entities under 'label'", "3: no text and no tokens"],
         ),
         ("regression", [TEA | {"label": x} for x in (1.5, "nan")], "1.5", ["2: 'nan' is not a number"]),
-        (
-            "single",
-            [TEA | {"label": x} for x in (["好", "香"], "好", ["好"])],
-            "好",
-            [f"1: {LIST}", f"3: {LIST}"],
-        ),
-        (
-            "multilabel",
-            [TEA | {"label": x} for x in (["好"], {"好": 1})],
-            "好",
-            ["2: column 'label' is empty or no text"],
-        ),
+        ("single", [TEA | {"label": x} for x in (["好", "香"], "好")], "好", [f"1: {LIST}"]),
+        ("multilabel", [TEA | {"label": x} for x in (["好"], {"好": 1})], "好", [f"2: {NO_TEXT}"]),
         # which the first row lacks
         ("pair", [PAIR, PAIR | {"sentence2": "丙"}], "a", ["1: column 'sentence2' is missing"]),
     ],
@@ -333,9 +316,8 @@ def test_half_a_character_is_a_fault_of_its_row(read):
     (skipped,) = split.skipped
     assert len(split.examples) == 1 and "row 2" in skipped and skipped.endswith("surrogates not allowed")
     row = {"text": "茶", "label": "好", "id": "1", "law": "民"}
-    split = read(
-        "l.jsonl", [row, row | {"id": "\ud83d"}, row | {"law": "\ud83d"}], Task(name="t", group="law")
-    )
+    rows = [row, row | {"id": "\ud83d"}, row | {"law": "\ud83d"}]
+    split = read("l.jsonl", rows, Task(name="t", group="law"))
     assert len(split.examples) == 1 and len(split.skipped) == 2  # predictions and groups are written too
 
 
@@ -405,7 +387,6 @@ def test_a_task_file_with_faults_is_refused(content, message, tmp_path):
         ("The Great Wall.", ["great wall"], (1, 1), (1, 1)),
         ("a great wall", ["wall", "the great wall of China"], (0, 2 / 3), (0, 2 / 3)),
         ("wall wall", ["wall"], (0, 2 / 3), (0, 2 / 3)),
-        ("Paris", ["Rome"], (0, 0), (0, 0)),
         ("", [], (1, 1), (1, 1)),
         ("Rome", [], (0, 0), (0, 0)),
         ("", ["Rome"], (0, 0), (0, 0)),
@@ -413,8 +394,6 @@ def test_a_task_file_with_faults_is_refused(content, message, tmp_path):
         ("the", ["A."], (1, 0), (1, 1)),
         ("?", ["the", "the cat"], (1, 0), (0, 0)),
         ("cat", ["the", "the cat"], (1, 1), (1, 1)),
-        ("", ["the"], (1, 0), (1, 1)),
-        ("the", ["Rome"], (0, 0), (0, 0)),
         ("the", [], (0, 0), (1, 1)),
     ],
 )
@@ -428,21 +407,16 @@ def test_answers_are_scored_as_each_of_squads_scripts_does(predicted, gold, firs
     [
         # CMRC's script: characters, the longest common run, no punctuation
         ("《战国无双》", ["战国无双"], 1, 1),
-        ("在杭州西湖", ["杭州西湖边"], 0, 2 * (4 / 5) * (4 / 5) / (4 / 5 + 4 / 5)),
         # 杭州 and 西湖 are in common, but not in one run
         ("杭州的西湖", ["杭州西湖"], 0, 2 * (2 / 5) * (2 / 4) / (2 / 5 + 2 / 4)),
         ("1999年", ["1998年"], 0, 2 * (1 / 2) * (1 / 2) / (1 / 2 + 1 / 2)),  # a number is one unit
         ("Omega Force", ["ω-force", "omega force"], 1, 1),
         ("茶", ["水"], 0, 0),
         # its outcomes where Latin letters, numbers and marks meet
-        ("23~28℃拉", ["23~28℃"], 0, 2 / 3),
         (".5至3公尺", ["0.5至3公尺"], 0, 4 / 5),
-        ("00MB", ["300MB"], 0, 0),
-        ("，根据Terry A. Gates与其同事的", ["Terry A. Gates与其同事"], 0, 14 / 17),
         ("新世沉积层——赞尼特岩层，该", ["赞尼特岩层"], 0, 5 / 9),
         ("北纬40 °15 ′37 ″—40 °30 ′40 ″宝山镇 ", ["北纬40 °15 ′37 ″—40 °30 ′40 ″"], 0, 22 / 25),
         ("Men's YOUNG", ["Men's YOUNG连载"], 0, 3 / 4),
-        ("15–25毫米", ["15–25毫米，蓝色"], 0, 5 / 6),
         ("Writers' don't", ["Writers' do"], 0, 6 / 7),
     ],
 )
