@@ -29,12 +29,8 @@ def find_chromium() -> str | None:
 @contextmanager
 def launch(executable: str) -> Iterator[Browser]:
     """A headless browser that ends with the block."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable)
-        try:
-            yield browser
-        finally:
-            browser.close()
+    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=executable) as browser:
+        yield browser
 
 
 def take_picture(page: Path, picture: Path) -> None:

@@ -7,19 +7,15 @@ import torch
 
 from albert.batching import Shape, flatten, pad, unflatten, weights_of
 from albert.model import Batch, pack
-from tests.albert.model.test_encoder import SMALL, random_model
+from tests.albert.model.test_encoder import random_model, with_dropout
 
 SHAPE = Shape(tokens=40, sequences=7, masked=6, longest=16, is_ordered=True)
 
 
 def make(*, is_ordered: bool = True) -> Batch:
     batch = pack([list(range(5, 15)), [7, 8, 9]])
-    return replace(
-        batch,
-        masked_index=torch.tensor([1, 9, 11]),
-        masked_labels=torch.tensor([6, 29, 0]),
-        sop_labels=torch.tensor([0, 1]) if is_ordered else None,
-    )
+    masked = {"masked_index": torch.tensor([1, 9, 11]), "masked_labels": torch.tensor([6, 29, 0])}
+    return replace(batch, **masked, sop_labels=torch.tensor([0, 1]) if is_ordered else None)
 
 
 @pytest.mark.parametrize("is_ordered", [True, False])
@@ -34,13 +30,12 @@ def test_a_batch_comes_out_of_its_buffer_as_it_went_in(is_ordered):
 
 
 @pytest.mark.parametrize(
-    "layout, norm, dropout", [("google", "post", 0), ("bright", "pre", 0.1), ("bert", "post", 0.1)]
+    "layout, norm, p", [("google", "post", 0), ("bright", "pre", 0.1), ("bert", "post", 0.1)]
 )
 @pytest.mark.parametrize("is_ordered", [True, False])
-def test_losses_and_gradients_are_the_same_in_any_shape(layout, norm, dropout, is_ordered):
+def test_losses_and_gradients_are_the_same_in_any_shape(layout, norm, p, is_ordered):
     """With dropout, real tokens draw the same numbers."""
-    drops = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    model = random_model(replace(SMALL, layout=layout, norm=norm, embedding_size=48, **drops))
+    model = random_model(with_dropout(p, layout=layout, norm=norm, embedding_size=48))
     batch = make(is_ordered=is_ordered)
     padded = pad(batch, SHAPE._replace(is_ordered=is_ordered))
     assert Shape.of(padded) == SHAPE._replace(is_ordered=is_ordered)

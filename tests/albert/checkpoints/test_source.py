@@ -17,7 +17,7 @@ from albert.checkpoints import compare, load_model, load_pretrained, new_model, 
 from albert.pretraining import MANIFEST_FILE
 from albert.reports import build_report, write_card, write_report
 from data.errors import InputError
-from tests.albert.report_samples import CORPUS, comparison, history, model, pretraining
+from tests.albert.report_samples import CORPUS, comparison, history, model, pretraining, report_of
 from tests.conftest import put_into_hub_cache, save_small_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -115,9 +115,8 @@ def hub(checkpoint, cache, monkeypatch):
     endpoint = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-    monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    )
+    template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", endpoint)
     yield server
     server.shutdown()
@@ -141,13 +140,8 @@ def test_a_repository_is_fetched_once_and_only_what_is_needed_and_an_unknown_one
 def test_a_card_is_of_its_checkpoint_and_run_whatever_else_the_report_has(tmp_path, tokenizer):
     last = pretraining(tmp_path)
     base = replace(last, run_folder=last.run_folder.with_name("b"), learning_rate=0.003)
-    report = build_report(
-        title="茶",
-        command="jixu",
-        bases=[base],
-        pretraining=last,
-        settings={f"pretraining: {run}": {"init": f"hf:org/of-{run}"} for run in "rb"},
-    )
+    settings = {f"pretraining: {run}": {"init": f"hf:org/of-{run}"} for run in "rb"}
+    report = report_of(bases=[base], pretraining=last, settings=settings)
     for run, peak in (("r", "0.0002"), ("b", "0.003")):
         folder = save_small_model(tmp_path / "models" / run / "checkpoint-25", tokenizer)
         state = {"step": 25, "tokens": 80_000, "history": history()[:5]}
@@ -161,7 +155,7 @@ def test_a_card_is_of_its_checkpoint_and_run_whatever_else_the_report_has(tmp_pa
         assert "| 30 | 5.500 |" not in card
     (folder / "README.md").unlink()
     other = replace(report, bases=(), pretraining=pretraining(tmp_path, "general"))
-    with pytest.raises(InputError, match="the report '茶' is not of .*'s run: choose its own run's"):
+    with pytest.raises(InputError, match="the report 't' is not of .*'s run: choose its own run's"):
         write_card(folder, report=write_report(other, tmp_path / "other"))
 
 

@@ -24,11 +24,14 @@ def verdict(compared):
     return report_of(compared).verdict
 
 
+def with_seeds(one, **changes):
+    return replace(one, seeds=tuple(replace(seed, **changes) for seed in one.seeds))
+
+
 @pytest.mark.parametrize("examples", [100, 101])
 def test_outcomes_are_unpacked_as_they_were(examples):
-    ranks = (
-        np.random.default_rng(0).permutation(examples) - (examples - 1) / 2
-    )  # as of Spearman's coefficient
+    # as of Spearman's coefficient
+    ranks = np.random.default_rng(0).permutation(examples) - (examples - 1) / 2
     for outcomes in (ranks.reshape(1, -1, 1), ranks.reshape(1, -1, 1) / 3, np.eye(3)[None] * 2**40):
         assert (unpack(pack(outcomes)) == outcomes).all()
 
@@ -54,34 +57,24 @@ def test_runs_of_a_recipe_are_the_units_and_the_page_says_so():
     (difference,) = found.differences
     assert len(difference.values) == 3 and difference.values[0] == pytest.approx(0.0983, abs=1e-4)
     assert "by the recipe, over 3 pretraining runs of 3 seeds" in verdict(found)
-    as_they_are = (
-        replace(one, seeds=tuple(replace(seed, best_epoch=0) for seed in one.seeds)) for one in (BASE, recipe)
-    )
-    untrained = comparison(*as_they_are)
+    untrained = comparison(*(with_seeds(one, best_epoch=0) for one in (BASE, recipe)))
     assert "of 3 seeds" not in verdict(untrained)
     assert "without training. 3 pretraining runs of recipe." in protocol(untrained)
     # the spread of the pretraining runs counts, not that of the nine fine-tuning runs
-    seeds = comparison(
-        replace(BASE, seeds=BASE.seeds * 3, outcomes=pack(np.tile(unpack(BASE.outcomes), (3, 1, 1)))), one
-    )
+    thrice = pack(np.tile(unpack(BASE.outcomes), (3, 1, 1)))
+    seeds = comparison(replace(BASE, seeds=BASE.seeds * 3, outcomes=thrice), one)
     assert difference.half_width > 1.3 * seeds.differences[0].half_width
-    two = replace(
-        recipe, checkpoints=tuple("ab"), seeds=one.seeds[:6], outcomes=pack(unpack(one.outcomes)[:6])
-    )
+    two = replace(model("recipe", runs[:6]), checkpoints=tuple("ab"))
     assert "recipe has 2 pretraining runs, at least 3 are needed" in verdict(comparison(BASE, two))
 
 
 def test_the_order_in_which_pretraining_runs_are_named_changes_nothing():
-    one, other = (
-        replace(model(name, runs), checkpoints=tuple("abc"), checksums=tuple("abc"))
-        for name, runs in (("base", [0.70, 0.75, 0.80]), ("other", [0.77, 0.82, 0.87]))
-    )
-    found = {
-        comparison(one, replace(other, outcomes=pack(unpack(other.outcomes)[list(order)])))
-        .differences[0]
-        .half_width
-        for order in permutations(range(3))
-    }
+    runs = {"base": [0.70, 0.75, 0.80], "other": [0.77, 0.82, 0.87]}
+    one, other = (replace(model(*of_name), checkpoints=tuple("abc")) for of_name in runs.items())
+    found = []
+    for order in permutations(unpack(other.outcomes)):
+        (difference,) = comparison(one, replace(other, outcomes=pack(np.stack(order)))).differences
+        found.append(difference.half_width)
     assert max(found) == pytest.approx(min(found))
 
 
@@ -145,7 +138,7 @@ def exchanged():
 
 BOTH, LABEL = (BASE, BETTER), "all examples have the label 是"
 FEW = [replace(one, outcomes=pack(unpack(one.outcomes)[:, 138:143])) for one in BOTH]
-FAILED = [replace(one, seeds=tuple(replace(s, left_chance=False) for s in one.seeds)) for one in BOTH]
+FAILED = [with_seeds(one, left_chance=False) for one in BOTH]
 ALIKE = "every example comes out the same, in the mean of the runs"
 
 

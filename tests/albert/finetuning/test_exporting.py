@@ -26,7 +26,7 @@ from data.errors import InputError
 from tests.albert.checkpoints.arriving import save
 from tests.albert.finetuning.examples import choices, numbers, prepared, settings_of, spans, table, tagged
 from tests.albert.report_samples import comparison, model, report_of
-from tests.commands import run_here
+from tests.commands import refused, run_here
 from tests.conftest import save_small_model
 
 SENTENCES = ["采茶要早", "炒锅要热", "水要泡茶香", "热水泡茶", "早茶香", "锅热炒茶"]
@@ -56,9 +56,8 @@ KINDS = {
     "mean of choices": (load_task("c3"), ".json", choices(RNG, 6), "mean"),
 }
 # transformers' classes; every other kind is of SequenceClassification
-CLASSES = {"span": "QuestionAnswering", "tokens": "TokenClassification"} | dict.fromkeys(
-    ("choice", "mean of choices"), "MultipleChoice"
-)
+CLASSES = {"span": "QuestionAnswering", "tokens": "TokenClassification", "choice": "MultipleChoice"}
+CLASSES["mean of choices"] = CLASSES["choice"]
 BERT = {"layout": "bert", "share": "none", "embedding_size": 64}
 
 
@@ -232,15 +231,11 @@ def without_labels(kind):
     """A file as CLUE publishes a test set, with ids from 10 on."""
     numbered = enumerate(SENTENCES, 10)
     if kind == "span":
-        asked = [
-            {"context": text, "qas": [{"id": f"Q{i}", "question": "什么？", "answers": []}]}
-            for i, text in numbered
-        ]
-        return json.dumps({"data": [{"paragraphs": asked}]})
+        asked = [(text, {"id": f"Q{i}", "question": "什么？", "answers": []}) for i, text in numbered]
+        return json.dumps({"data": [{"paragraphs": [{"context": text, "qas": [qa]} for text, qa in asked]}]})
     if kind == "choice":
-        return json.dumps(
-            [[[text], [{"question": "？", "choice": ["茶", "水"], "id": i}], "1"] for i, text in numbered]
-        )
+        asked = [(text, {"question": "？", "choice": ["茶", "水"], "id": i}) for i, text in numbered]
+        return json.dumps([[[text], [question], "1"] for text, question in asked])
     if kind == "blank":
         rows = [{"candidates": ["茶", "水"], "content": [f"#idiom{i}#{text}"]} for i, text in numbered]
     elif kind == "number":
@@ -273,9 +268,7 @@ def test_a_model_that_trainer_saved_predicts_by_transformers_scores(kind, tmp_pa
     rows = [line.split("\t") for line in found.table().splitlines()[1:]]
     assert [*csv.reader(found.table(",").splitlines()[1:])] == rows
     answers, said = list(found.predictions.answers), found.predictions
-    assert [row[1] for row in rows] == (
-        answers if kind != "tokens" else [" ".join(tags) for tags in said.tags]
-    )
+    assert [row[1] for row in rows] == ([*map(" ".join, said.tags)] if kind == "tokens" else answers)
     shares = said.confidence if said.probabilities is None else said.probabilities
     for row, wanted in zip(rows, [()] * 6 if shares is None else shares, strict=True):
         assert [float(one) for cell in row[2:] for one in cell.split()] == pytest.approx([*wanted], abs=1e-6)
@@ -305,17 +298,14 @@ def test_predictions_are_printed_and_a_submission_lacks_no_row(tmp_path, tokeniz
     assert done.returncode == 0 and "1 row(s) could not be read" in done.stderr
     assert done.stdout.startswith("id\tprediction\t好\t坏\n10\t")
     for task in ("stsb", "stsb-probe"):  # of one number, and of none
-        done = run_here(*given, "--task", task)
-        assert done.returncode == 2 and f"its head does not fit task {task}" in done.stderr
+        refused(run_here(*given, "--task", task), f"its head does not fit task {task}")
     given += ["--output", tmp_path / "out.json"]
-    done = run_here(*given)
-    assert done.returncode == 2 and "CLUE numbers the lines" in done.stderr
+    refused(run_here(*given), "CLUE numbers the lines")
     (tmp_path / "test.json").write_text(without_labels("single"), encoding="utf-8")
     assert run_here(*given).returncode == 0 and len((tmp_path / "out.json").read_text().splitlines()) == 6
     for path, message in (("out.json", "is the input"), ("misspelt.json", "no file")):
         given[4] = tmp_path / path
-        done = run_here(*given)
-        assert done.returncode == 2 and message in done.stderr
+        refused(run_here(*given), message)
 
 
 def test_a_task_says_that_trainers_answers_may_be_missing(tmp_path, tokenizer):

@@ -26,17 +26,22 @@ SMALL = AlbertConfig(
 GROUPS = {"num_hidden_groups": 2, "inner_group_num": 2}
 
 
-def random_model(config=SMALL, seed=0):
-    torch.manual_seed(seed)
+def with_dropout(p, **changes):
+    """The small config with a share of states and of attention dropped, and other changes."""
+    return replace(SMALL, hidden_dropout_prob=p, attention_probs_dropout_prob=p, **changes)
+
+
+def random_model(config=SMALL):
+    torch.manual_seed(0)
     model = PretrainingModel(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.1 if parameter.dim() > 1 else 0.4)
     return model
 
 
-def masked_batch(seed=1, lengths=(17, 1, 8)):
-    generator = torch.Generator().manual_seed(seed)
-    batch = pack([torch.randint(1, 61, (length,), generator=generator).tolist() for length in lengths])
+def masked_batch():
+    generator = torch.Generator().manual_seed(1)
+    batch = pack([torch.randint(1, 61, (length,), generator=generator).tolist() for length in (17, 1, 8)])
     at = torch.randperm(batch.tokens, generator=generator)[:9].sort().values
     labels = torch.randint(0, 61, (9,), generator=generator)
     return replace(batch, masked_index=at, masked_labels=labels, sop_labels=torch.tensor([0, -100, 1]))
@@ -142,9 +147,7 @@ def test_growth_never_loses_parameters():
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize("half", [False, True])
 def test_the_same_seed_gives_the_same_bits_with_checkpointed_activations_too(change, dropout, half):
-    model = random_model(
-        replace(SMALL, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, **change)
-    ).train()
+    model = random_model(with_dropout(dropout, **change)).train()
     batch = masked_batch()
     results = []
     for checkpointing in (False, True):
@@ -160,8 +163,7 @@ def test_the_same_seed_gives_the_same_bits_with_checkpointed_activations_too(cha
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_states_of_some_tokens_alone_are_those_among_all(change, checkpointing, dropout):
-    drops = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    encoder = random_model(replace(SMALL, **drops, **change)).double().encoder
+    encoder = random_model(with_dropout(dropout, **change)).double().encoder
     encoder.activation_checkpointing = checkpointing
     batch, rows = masked_batch(), torch.tensor([5, 0, 25, 5])  # one of them twice
     weights = torch.randn(4, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -192,13 +194,12 @@ class ProductSizes(TorchDispatchMode):
 
 @pytest.mark.parametrize(("dropout", "span_boundary"), [(0.0, False), (0.2, False), (0.0, True)])
 def test_products_in_16_bits_repeat_their_shapes_and_nothing_else_changes(dropout, span_boundary):
-    config = replace(SMALL, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    objective = PretrainingObjective(random_model(config), span_boundary=span_boundary).train()
+    model = random_model(with_dropout(dropout))
+    objective = PretrainingObjective(model, span_boundary=span_boundary).train()
     seen = {True: ProductSizes(), False: ProductSizes()}
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
-        lengths = torch.randint(33, 41, (30,), generator=generator).tolist()
-        lengths = lengths[: 26 + seed % 5]
+        lengths = torch.randint(33, 41, (26 + seed % 5,), generator=generator).tolist()
         batch = pack([torch.randint(1, 61, (n,), generator=generator).tolist() for n in lengths])
         at = torch.arange(1 + seed, batch.tokens - 1, 6)  # neither the first token nor the last
         labels, orders = at % 61, torch.randint(2, (len(lengths),), generator=generator)
@@ -220,8 +221,7 @@ def test_products_in_16_bits_repeat_their_shapes_and_nothing_else_changes(dropou
 @pytest.mark.parametrize("layout", ["google", "bright", "bert"])
 def test_dropout_drops_the_configs_share_of_embeddings_and_of_attention(layout):
     p, E = 0.3, 48 if layout == "bert" else 16
-    config = replace(SMALL, hidden_dropout_prob=p, attention_probs_dropout_prob=p)
-    model = random_model(replace(config, layout=layout, embedding_size=E)).train()
+    model = random_model(with_dropout(p, layout=layout, embedding_size=E)).train()
     embedding, attention = model.encoder.embedding, model.encoder.attentions[0]
     if layout == "google":  # a projection that repeats the normalised row
         embedding.projection.weight.data = torch.eye(E).repeat(3, 1)

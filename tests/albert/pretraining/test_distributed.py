@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from albert.pretraining import Corpus, list_checkpoints, pretrain, with_step_size, write_settings
+from albert.pretraining import Corpus, list_checkpoints, pretrain, step_of, with_step_size, write_settings
 from albert.runtime import Process
 from data.errors import ConfigError
 from tests import ROOT
@@ -37,10 +37,9 @@ def launch(settings, processes, *options):
     write_settings(settings, path)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     command += [str(processes), *options, "-m", "albert.pretraining", str(path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (settings.run_folder.parent / "said.txt").open("w") as said:
-        return subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=said, stderr=said
-        )
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
 
 
 def metrics(settings):
@@ -87,7 +86,7 @@ def test_torchrun_restarts_a_lost_process_once_and_one_process_resumes_from_the_
 
 def newest(settings):
     """The step of the newest checkpoint, 0 without one."""
-    return max((int(path.name.split("-")[1]) for path in list_checkpoints(settings.run_folder)), default=0)
+    return max(map(step_of, list_checkpoints(settings.run_folder)), default=0)
 
 
 def test_more_processes_than_parts_of_a_step_are_refused(settings):
