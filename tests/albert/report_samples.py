@@ -80,15 +80,8 @@ def pretraining(folder: Path, mixed: str | None = None) -> PretrainResult:
 
 def contamination(found: int) -> records.Contamination:
     """Of a corpus that holds `found` of a hundred test texts."""
-    return records.Contamination(
-        corpus="茶",
-        version=2,
-        split="test",
-        texts=100,
-        found=found,
-        documents=found,
-        examples=tuple(range(found)),
-    )
+    place = {"corpus": "茶", "version": 2, "split": "test", "texts": 100}
+    return records.Contamination(**place, found=found, documents=found, examples=tuple(range(found)))
 
 
 def seed_result(seed: int, dev: Mapping[str, float], **changes: object) -> records.SeedResult:

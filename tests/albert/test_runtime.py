@@ -33,9 +33,7 @@ print(held() - before)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc, as Linux has it")
-@pytest.mark.skipif(
-    not torch.cpu.get_capabilities().get("avx512_f"), reason="without it oneDNN multiplies no bf16"
-)
+@pytest.mark.skipif(not torch.cpu.get_capabilities().get("avx512_f"), reason="oneDNN needs it for bf16")
 def test_products_of_many_shapes_are_not_all_remembered():
     grown = {way: int(output_of("-c", GROWTH, way)) for way in ("bounded", "as it is")}
     # with AVX-512 but without instructions for bf16 either may be small

@@ -23,10 +23,8 @@ def corpora(tmp_path_factory, samples, vocabulary_file, tea_shards):
 
 
 def data(corpora, phases, **options):
-    streams = [
-        InstanceStream(shards, batch_tokens=300, held_out_share=0.1, never_trained_share=0.2)
-        for shards in corpora
-    ]
+    shares = {"held_out_share": 0.1, "never_trained_share": 0.2}
+    streams = [InstanceStream(shards, batch_tokens=300, **shares) for shards in corpora]
     return TrainingData(streams, phases, **options)
 
 
@@ -62,10 +60,8 @@ def test_any_step_can_be_resumed_from(corpora):
 def test_processes_share_out_the_same_batches(corpora, world_size):
     phases = [Phase(STEPS, (0.6, 0.4))]
     alone = steps_of(data(corpora, phases, accumulate=4), 20)
-    parts = [
-        steps_of(data(corpora, phases, accumulate=4, rank=rank, world_size=world_size), 20)
-        for rank in range(world_size)
-    ]
+    given = {"accumulate": 4, "world_size": world_size}
+    parts = [steps_of(data(corpora, phases, rank=rank, **given), 20) for rank in range(world_size)]
     for number, step in enumerate(alone):
         assert all(part[number].after == step.after for part in parts)
         for i, batch in enumerate(step.batches):

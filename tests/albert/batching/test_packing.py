@@ -15,10 +15,8 @@ from tests.corpora import make_corpus
 
 @pytest.fixture(scope="module")
 def stream(sample_shards):
-    return {
-        masking: InstanceStream(sample_shards, batch_tokens=600, masking=masking)
-        for masking in ("dynamic", "static")
-    }
+    ways = ("dynamic", "static")
+    return {way: InstanceStream(sample_shards, batch_tokens=600, masking=way) for way in ways}
 
 
 def packed(stream, rows):
@@ -68,15 +66,14 @@ def test_each_epoch_reads_what_is_not_held_out_in_an_order_and_with_dynamic_mask
         ids[planned.epoch] += planned.instances.instance_ids[planned.rows].tolist()
         masked[planned.epoch] += source.pack(planned, source.info.rule).masked_labels.tolist()
         windows[planned.epoch].append(frozenset(planned.instances.instance_ids.tolist()))
-    table = {
-        name: np.concatenate([read_shard(one)[name] for one in shards]) for name in ("instance_id", "side")
-    }
-    held_out = is_held_out(table["side"], 0.1)
+    tables = [read_shard(one) for one in shards]
+    all_ids, sides = (np.concatenate([one[name] for one in tables]) for name in ("instance_id", "side"))
+    held_out = is_held_out(sides, 0.1)
     assert len(held_out) > 10 * 16 and 0 < held_out.mean() < 0.5
-    assert sorted(ids[0]) == sorted(ids[1]) == sorted(table["instance_id"][~held_out].tolist())
+    assert sorted(ids[0]) == sorted(ids[1]) == sorted(all_ids[~held_out].tolist())
     assert (sorted(masked[0]) == sorted(masked[1])) == (masking == "static")
     # row groups far apart are read together, others in each epoch
-    in_file = np.flatnonzero(np.isin(table["instance_id"], list(windows[0][0])))
+    in_file = np.flatnonzero(np.isin(all_ids, list(windows[0][0])))
     assert len(in_file) == 4 * 16 and max(in_file) - min(in_file) > 6 * 16
     assert not set(windows[0]) & set(windows[1])
 

@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 from data.tokenization import WordPieceTokenizer, train_tokenizer
 from tests.conftest import sample_sentences
 
-SHAPE = {"num_attention_heads": 4, "num_hidden_layers": 2, "max_position_embeddings": 128}
+SHAPE = {"hidden_size": 48, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 64}
+SHAPE["max_position_embeddings"] = 128
 PUBLISHED = {"directionality": "bidi", "pooler_fc_size": 768, "pooler_type": "first_token_transform"}
 
 
@@ -18,14 +19,8 @@ def save(folder, tokenizer, kind="BertForMaskedLM", untie=False, max_shard_size=
     """Random weights, biases and LayerNorms too, and a vocabulary, as transformers 5 saves them."""
     torch.manual_seed(0)
     model_class = getattr(transformers, kind)
-    options = {
-        **SHAPE,
-        "vocab_size": tokenizer.vocab_size,
-        "hidden_size": 48,
-        "intermediate_size": 64,
-        **options,
-    }
-    model = model_class(model_class.config_class(**options, tie_word_embeddings=not untie))
+    options = {**SHAPE, "vocab_size": tokenizer.vocab_size, "tie_word_embeddings": not untie, **options}
+    model = model_class(model_class.config_class(**options))
     for name, parameter in model.named_parameters():
         torch.nn.init.normal_(parameter, mean=float("orm.weight" in name), std=0.1)
     model.save_pretrained(folder, max_shard_size=max_shard_size)

@@ -21,9 +21,7 @@ SIZES = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 OTHERS = {
     "roformer": lambda V: transformers.RoFormerConfig(vocab_size=V, embedding_size=64, **SIZES),
     "electra": lambda V: transformers.ElectraConfig(vocab_size=V, embedding_size=32, **SIZES),
-    "distilbert": lambda V: transformers.DistilBertConfig(
-        vocab_size=V, dim=64, n_layers=1, n_heads=2, hidden_dim=128
-    ),
+    "distilbert": lambda V: transformers.DistilBertConfig(V, dim=64, n_layers=1, n_heads=2, hidden_dim=128),
     "deberta": lambda V: transformers.DebertaConfig(vocab_size=V, relative_attention=True, **SIZES),
     "deberta-v2": lambda V: transformers.DebertaV2Config(
         vocab_size=V, relative_attention=True, pos_att_type="p2c|c2p", **SIZES
@@ -45,9 +43,8 @@ def test_packed_states_are_those_of_each_sequence_alone(name, tmp_path, tokenize
     other = save_other(name, tmp_path / name, tokenizer)
     start = load_start(other)
     text = "采茶要早，model水"
-    assert [values.tolist() for values in start.tokenizer.encode(text)] == [
-        values.tolist() for values in tokenizer.encode(text)
-    ]
+    for found, wanted in zip(start.tokenizer.encode(text), tokenizer.encode(text), strict=True):
+        assert found.tolist() == wanted.tolist()
     sequences = [[2, *range(20, 20 + n), 3] for n in (5, 1, 9)]
     theirs = transformers.AutoModel.from_pretrained(other).eval()
     with torch.no_grad():
@@ -63,9 +60,8 @@ def test_a_pair_is_separated_as_the_models_own_tokenizer_does_and_cut_at_its_lon
     library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     sep, cls = ("[SEP]", tokenizer.sep_id), ("[CLS]", tokenizer.cls_id)
     library.post_processor = tokenizers.processors.RobertaProcessing(sep, cls)  # two [SEP]s between them
-    theirs = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=library, unk_token="[UNK]", sep_token="[SEP]", cls_token="[CLS]"
-    )
+    names = {"unk_token": "[UNK]", "sep_token": "[SEP]", "cls_token": "[CLS]"}
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=library, **names)
     theirs.save_pretrained(tmp_path)
     found = load_start(tmp_path).tokenizer
 
@@ -104,9 +100,8 @@ def test_another_architecture_stands_beside_ours_in_a_comparison(tmp_path, token
 def test_code_that_comes_with_a_checkpoint_is_not_run_whatever_is_answered(tmp_path, tokenizer, monkeypatch):
     folder, ran = save_other("electra", tmp_path / "electra", tokenizer), tmp_path / "ran"
     (folder / "own.py").write_text(f"from pathlib import Path; Path({str(ran)!r}).touch()")
-    change_json(
-        folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.C", "AutoModel": "own.M"}
-    )
+    classes = {"AutoConfig": "own.C", "AutoModel": "own.M"}
+    change_json(folder / "config.json", model_type="own", auto_map=classes)
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     with pytest.raises(InputError, match="transformers cannot open .* contains custom code"):
         load_start(folder)

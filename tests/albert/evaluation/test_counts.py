@@ -25,10 +25,8 @@ def test_pairs_are_counted_within_a_sequence_of_training_text(stream):
 
 
 def test_the_bigram_loss_is_that_of_a_normalised_model(stream):
-    counts, mask_id = (
-        count_neighbours([stream], stream.info.vocab_size, window=1),
-        stream.info.vocabulary.mask_id,
-    )
+    counts = count_neighbours([stream], stream.info.vocab_size, window=1)
+    mask_id = stream.info.vocabulary.mask_id
     held_out, pairs, p = stream.held_out(1500), counts.pairs[0].toarray(), counts.frequencies
     losses = []
     for batch in stream.held_out_batches(1500):

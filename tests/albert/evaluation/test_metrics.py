@@ -20,10 +20,8 @@ def test_scores_of_labels_are_scikit_learns(C, data):
     pairs = data.draw(st.lists(st.tuples(label, label), min_size=2 if C == 2 else 1, max_size=40))
     predicted, gold = (np.array(column) for column in zip(*pairs, strict=True))
     labels = sorted({*predicted.tolist(), *gold.tolist()})
-    theirs = {
-        "accuracy": np.mean(predicted == gold),
-        "macro_f1": f1_score(gold, predicted, labels=labels, average="macro", zero_division=0),
-    }
+    macro_f1 = f1_score(gold, predicted, labels=labels, average="macro", zero_division=0)
+    theirs = {"accuracy": np.mean(predicted == gold), "macro_f1": macro_f1}
     if C == 2:
         theirs |= {"f1": f1_score(gold, predicted, zero_division=0)}
         theirs |= {"matthews": matthews_corrcoef(gold, predicted)}
@@ -48,11 +46,8 @@ def test_correlations_are_scipys():
 def test_entity_scores_are_seqevals(sentences):
     predicted, gold = ([[pair[side] for pair in one] for one in sentences] for side in (0, 1))
     sums = entity_statistics(predicted, gold).sum(0)
-    for name, theirs in (
-        ("entity_f1", seqeval_f1),
-        ("entity_precision", precision_score),
-        ("entity_recall", recall_score),
-    ):
+    scorers = {"entity_f1": seqeval_f1, "entity_precision": precision_score, "entity_recall": recall_score}
+    for name, theirs in scorers.items():
         assert score(name, sums) == pytest.approx(theirs(gold, predicted, zero_division=0))
 
 

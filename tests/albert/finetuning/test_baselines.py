@@ -106,9 +106,8 @@ def test_a_model_not_clearly_above_a_simple_method_is_named_at_the_top(tmp_path,
     assert (rule.name, random.name) == ("character TF-IDF, logistic regression", "random weights")
     assert rule.dev["accuracy"].mean == 1 and [seed.seed for seed in random.seeds] == [3, 4, 5]
     (model,) = result.models
-    told = re.compile(
-        rf"(.+) a baseline in accuracy on mine dev: {model.name} \((.+)\). The baseline, (.+), has"
-    )
+    judged = f"accuracy on mine dev: {model.name}"
+    told = re.compile(rf"(.+) a baseline in {judged} \((.+)\). The baseline, (.+), has")
     of_rule, of_random = (told.match(line).groups() for line in report_of(result).warnings[:2])
     gain = 100 * (model.dev["accuracy"].mean - 1)
     assert of_rule[0] == "Below" and float(of_rule[1].split(" ± ")[0].replace("−", "-")) == round(gain, 1)

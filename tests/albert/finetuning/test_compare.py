@@ -34,14 +34,10 @@ def task(tmp_path_factory, model_folder):
     folder = tmp_path_factory.mktemp("task")
     words = {2: "龙井", 4: "龙井茶香", 5: "茶香"}
     texts = [words.get(n, "").ljust(n + 1, "水") for n in range(8)]  # of 1 to 8 characters
-    files = {
-        split: table(folder / f"{split}.tsv", "text label", zip(texts, GOLD, strict=True))
-        for split in ("train", "dev", "test")
-    }
-    names = ("none", "one", "two")
-    settings = settings_of(
-        "t", files.pop("train"), *[model_folder] * 3, **files, names=names, seeds=(0, 1, 2)
-    )
+    rows, splits = [*zip(texts, GOLD, strict=True)], ("train", "dev", "test")
+    files = {split: table(folder / f"{split}.tsv", "text label", rows) for split in splits}
+    options = {"names": ("none", "one", "two"), "seeds": (0, 1, 2)}
+    settings = settings_of("t", files.pop("train"), *[model_folder] * 3, **files, **options)
     data = read_task(settings)
     return data, [prepare(settings, data, number) for number in range(3)]
 
@@ -154,16 +150,13 @@ def test_models_of_one_name_are_runs_of_a_recipe(task, tmp_path):
 
 def test_models_are_named_as_they_are_typed(task):
     paths, names = parse_models(["runs/a/checkpoint-4", "law=b,c"])
-    assert (paths, names) == (
-        [Path("runs/a/checkpoint-4"), Path("b"), Path("c")],
-        ["a/checkpoint-4", "law", "law"],
-    )
+    assert paths == [Path("runs/a/checkpoint-4"), Path("b"), Path("c")]
+    assert names == ["a/checkpoint-4", "law", "law"]
     assert parse_models(["a", "b"]) == ([Path("a"), Path("b")], None)
     # two models, not two runs of one recipe
     assert parse_models(["base=a", "x/last", "y/last"])[1] == ["base", "x/last", "y/last"]
     settings = task[1][0].settings
     assert replace(settings, primary="one").primary_model() == "one" and settings.primary_model() == "two"
-    with pytest.raises(
-        ConfigError, match="primary='none' is not a model compared with the first; those are one, two"
-    ):
+    message = "primary='none' is not a model compared with the first; those are one, two"
+    with pytest.raises(ConfigError, match=message):
         replace(settings, primary="none")

@@ -174,10 +174,8 @@ def test_a_choice_is_among_a_questions_own_answers(tokenizer):
     ]
     encoded = Choice("cls").encode(examples, tokenizer, 32)
     second = encoded.input_ids[encoded.offsets[1] : encoded.offsets[2]]
-    asked = [tokenizer.encode(text)[0].tolist() for text in ("采茶", "何人？水")]
-    assert second.tolist() == [
-        tokenizer.cls_id, *asked[0], tokenizer.sep_id, *asked[1], tokenizer.sep_id,
-    ]  # fmt: skip
+    passage, asked = (tokenizer.encode(text)[0].tolist() for text in ("采茶", "何人？水"))
+    assert second.tolist() == [tokenizer.cls_id, *passage, tokenizer.sep_id, *asked, tokenizer.sep_id]
     chosen = encoded.choose(np.array([1, 0]))
     scores = torch.tensor([[1.0], [2.0], [0.5], [0.1], [0.3]])
     by_hand = [-(1.0 - np.log(np.exp([1.0, 2.0]).sum())), -(0.3 - np.log(np.exp([0.5, 0.1, 0.3]).sum()))]
@@ -229,9 +227,8 @@ def test_squad_2_is_scored_at_the_best_threshold_too(tokenizer):
         SpanExample("2", "香山产茶。", "何时？", (), ()),
         SpanExample("3", "香山产茶。", "何物？", ("茶",), (3,)),
     ]
-    learner, encoded, first = encoded_spans(
-        tokenizer, *examples, style="squad2", has_unanswerable=True, length=32
-    )
+    options = {"style": "squad2", "has_unanswerable": True, "length": 32}
+    learner, encoded, first = encoded_spans(tokenizer, *examples, **options)
     # no answer is a little too likely everywhere, and likeliest where there is none; the third span is wrong
     said = [(n, first, end, 1) for n in range(3) for end in (0, 1)]
     nothing = [(n, 0, 0, score) for n, score in enumerate((2.1, 5, 4))]
@@ -270,9 +267,8 @@ def test_an_answer_is_whole_in_some_window_wherever_it_stands(length, tokenizer)
 def test_a_text_is_read_from_its_own_states_in_fp32(pooling, model_folder, tokenizer):
     encoder = load_pretrained(model_folder)[0].encoder.eval()
     model = SequenceClassifier(encoder, 3, pooling).eval()
-    batch = pack(
-        [[tokenizer.cls_id, *tokenizer.encode(text)[0], tokenizer.sep_id] for text in ("采茶", "炒锅热水")]
-    )
+    texts = (tokenizer.encode(text)[0] for text in ("采茶", "炒锅热水"))
+    batch = pack([[tokenizer.cls_id, *text, tokenizer.sep_id] for text in texts])
     for enabled in (False, True):
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             hidden, scores = encoder(batch).float(), model(batch)

@@ -41,11 +41,6 @@ def count(part):
         (AlbertConfig.preset("bert-base"), 102_267_648, None),  # bert-base-chinese
         (AlbertConfig.preset("bert-large", vocab_size=30522), 335_141_888, None),  # bert-large-uncased
     ],
-    ids=lambda value: (
-        f"H{value.hidden_size}-E{value.embedding_size}-{value.layout}-{value.share}-G{value.num_hidden_groups}"
-        if isinstance(value, AlbertConfig)
-        else None
-    ),
 )
 def test_parameter_counts_are_the_published_models(config, body, whole):
     with torch.device("meta"):
@@ -96,10 +91,8 @@ def test_with_activation_checkpointing_the_layers_inputs_alone_are_kept():
             storages[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address comes twice
             return tensor
 
-        with (
-            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-            torch.autocast("cpu", torch.bfloat16),
-        ):
+        hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+        with hooks, torch.autocast("cpu", torch.bfloat16):
             encoder(pack([[1] * T] * S))
         return sum(t.untyped_storage().nbytes() for at, t in storages.items() if at not in weights) / (S * T)
 
@@ -123,9 +116,8 @@ def test_a_presets_chinese_name_is_its_plain_one():
 
 
 def test_a_variant_is_checked_too():
-    with pytest.raises(
-        ConfigError, match="hidden_size=100 is not a multiple of num_attention_heads=12; 96 would be"
-    ):
+    message = "hidden_size=100 is not a multiple of num_attention_heads=12; 96 would be"
+    with pytest.raises(ConfigError, match=message):
         replace(AlbertConfig.preset("tiny"), hidden_size=100)
     with pytest.raises(ConfigError, match="there are only 4 layers to group"):
         replace(SMALL, num_hidden_groups=5)

@@ -118,18 +118,12 @@ def their_numbers(model: transformers.PreTrainedModel, batch: Batch) -> dict[str
     labels = torch.full((batch.tokens,), -100)
     labels[batch.masked_index] = batch.masked_labels
     order = "sentence_order_label" if hasattr(model, "sop_classifier") else "next_sentence_label"
-    inputs = {
-        "input_ids": padded(batch.input_ids),
-        "attention_mask": inside.long(),
-        "token_type_ids": padded(batch.token_type_ids),
-    }
-    # what padded positions hold is nobody's business
-    inputs["input_ids"][~inside] = 7
+    inputs = {"attention_mask": inside.long(), "token_type_ids": padded(batch.token_type_ids)}
+    inputs["input_ids"] = padded(batch.input_ids, 7)  # what padded positions hold is nobody's business
     encoded = []
     hook = model.base_model.register_forward_hook(lambda *call: encoded.append(call[-1]))
-    output = model(
-        **inputs, labels=padded(labels, -100), **{order: batch.sop_labels}, output_hidden_states=True
-    )
+    gold = {"labels": padded(labels, -100), order: batch.sop_labels}
+    output = model(**inputs, **gold, output_hidden_states=True)
     hook.remove()
     model.zero_grad()
     output.loss.backward()

@@ -67,12 +67,10 @@ def test_a_step_without_order_labels_leaves_the_order_heads_gradients_where_a_gr
     settings = replace(settings, mix=(unordered,), running={"precision": "fp32", "accumulate": 1})
     trainer, steps = prepare(settings, graphs=True)
     assert {step.data.is_ordered for step in steps} == {False, True}
-    places = set()
+    places, head = set(), [*trainer.objective.model.sop.parameters()]
     for step in steps:
         trainer.step(step)
-        places.add(
-            tuple(p.grad is not None and p.grad.data_ptr() for p in trainer.objective.model.sop.parameters())
-        )
+        places.add(tuple(p.grad is not None and p.grad.data_ptr() for p in head))
     assert len(places - {(False, False)}) == 1
 
 
@@ -83,9 +81,8 @@ def graphs_of(passes, parameters=(), **options) -> StepGraphs:
 
 def batch_of(length: int, sequences: int) -> Batch:
     """A batch with its first token masked."""
-    return replace(
-        pack([[1] * length] * sequences), masked_index=torch.tensor([0]), masked_labels=torch.tensor([1])
-    )
+    masked = {"masked_index": torch.tensor([0]), "masked_labels": torch.tensor([1])}
+    return replace(pack([[1] * length] * sequences), **masked)
 
 
 def test_a_filler_has_no_more_positions_than_the_model():
@@ -208,7 +205,7 @@ def test_gradients_that_overflow_are_nothing_to_check_a_graph_by():
 
 
 def test_an_update_that_gives_other_weights_is_given_up_with_a_notice(settings, monkeypatch):
-    trainer, steps = prepare(replace(settings, steps=STEPS), graphs=True)
+    trainer, steps = prepare(settings, graphs=True)
     take, calls = trainer._update, []
 
     def unlike():
@@ -221,9 +218,8 @@ def test_an_update_that_gives_other_weights_is_given_up_with_a_notice(settings, 
     for step in steps:
         trainer.step(step)
     assert trainer.graphs.is_off and not (trainer.graphs._updates or trainer.graphs._graphs)
-    assert trainer.notices == [
-        "CUDA graphs are off, which costs speed alone: the weights after a step differ"
-    ]
+    (notice,) = trainer.notices
+    assert notice == "CUDA graphs are off, which costs speed alone: the weights after a step differ"
     plain, _ = train(settings, graphs=False)
     for p, q in zip(plain.objective.parameters(), trainer.objective.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-5)

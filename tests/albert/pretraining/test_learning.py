@@ -41,9 +41,8 @@ def test_weights_that_start_from_the_corpus_know_its_frequencies_and_are_its_own
     assert known < before < np.log(load_pretrained(first.checkpoint)[1].vocab_size) - 1
     assert first.probe is None  # a preset is not probed
     assert_same(first.checkpoint, again.checkpoint)
-    with pytest.raises(
-        ConfigError, match="init_weights=corpus is for a preset's name: .* has weights already"
-    ):
+    message = "init_weights=corpus is for a preset's name: .* has weights already"
+    with pytest.raises(ConfigError, match=message):
         check_start(replace(from_corpus, init=settings.init))
 
 
@@ -95,9 +94,8 @@ def test_a_run_resumes_in_a_workspace_that_was_moved(settings, tmp_path):
 
 
 def test_a_start_can_be_unshared_deepened_and_checkpointed(settings):
-    grown = with_options(
-        settings, growth={"share": "none", "num_hidden_layers": 3}, running={"activation_checkpointing": True}
-    )
+    growth = {"share": "none", "num_hidden_layers": 3}
+    grown = with_options(settings, growth=growth, running={"activation_checkpointing": True})
     result = pretrain(grown)
     model, _ = load_pretrained(result.checkpoint)
     assert model.config.share == "none" and model.config.num_hidden_layers == 3
@@ -115,9 +113,8 @@ def test_a_preset_can_be_unshared_too(settings):
 @pytest.mark.slow
 def test_a_run_killed_at_many_points_ends_like_an_uninterrupted_one(settings, tmp_path):
     """SIGKILL at five random steps, SIGTERM at another: weights, optimiser, place in the data and losses."""
-    settings = with_options(
-        settings, steps=50, evaluation={"every": 10}, running={"checkpoint_every": 5, "log_every": 3}
-    )
+    running = {"checkpoint_every": 5, "log_every": 3}
+    settings = with_options(settings, steps=50, evaluation={"every": 10}, running=running)
     straight = pretrain(settings)
     broken = replace(settings, run_folder=tmp_path / "broken")
     points = sorted(np.random.default_rng(5).choice(np.arange(3, 46), 6, replace=False).tolist())

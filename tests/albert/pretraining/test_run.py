@@ -63,9 +63,8 @@ def test_a_mixed_in_corpus_is_evaluated_by_itself(settings, corpora):
 def test_baselines_are_of_the_documents_that_are_scored(settings, tmp_path):
     losses = set()
     for tokens in (0, 200):  # in all 2,000, as an evaluation has no fewer than those in between
-        one = with_options(
-            settings, steps=1, evaluation={"full_tokens": tokens}, run_folder=tmp_path / f"{tokens}"
-        )
+        folder, evaluation = tmp_path / f"{tokens}", {"full_tokens": tokens}
+        one = with_options(settings, steps=1, evaluation=evaluation, run_folder=folder)
         losses.add(pretrain(one).history[0]["held_out_bigram_loss"])
     assert len(losses) == 1
 
@@ -82,9 +81,8 @@ def test_held_out_losses_are_those_of_the_checkpoint_in_fp32_whatever_the_run_co
 
 def test_longer_sequences_can_follow_shorter_ones(settings, corpora):
     then = Corpus(name="tea-128", shards=corpora["tea-128"], share=0.5, held_out_share=0.1)
-    result = pretrain(
-        with_options(settings, then=then, objective={"mask_rates": (0.3, 0.15)}, schedule={"name": "wsd"})
-    )
+    options = {"objective": {"mask_rates": (0.3, 0.15)}, "schedule": {"name": "wsd"}}
+    result = pretrain(with_options(settings, then=then, **options))
     assert result.status == "completed"
     assert "held_out_mlm_loss@tea-128" in result.evaluations()[-1]
     # the first data are looked at, as they were masked then
@@ -107,10 +105,8 @@ def test_corpora_that_cannot_be_trained_on_together_are_refused(settings, corpor
         check_start(replace(settings, shards=(tmp_path / "bad.parquet",)))
     save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=64)
     then = Corpus(name="tea-128", shards=corpora["tea-128"], share=0.5)
-    with pytest.raises(
-        ConfigError,
-        match="corpus tea-128 has .* up to 128 tokens, .* has 64 positions: .*--max-seq-length 64",
-    ):
+    message = "corpus tea-128 has .* up to 128 tokens, .* has 64 positions: .*--max-seq-length 64"
+    with pytest.raises(ConfigError, match=message):
         check_start(replace(settings, init=str(tmp_path / "short"), then=then))
 
 
@@ -123,11 +119,9 @@ def test_kernels_that_cannot_run_are_refused_before_anything_is_written(settings
     assert not settings.run_folder.exists()
 
 
-def test_sentence_order_can_weigh_nothing(settings):
+def test_sentence_order_can_weigh_nothing(settings, tmp_path):
     weighed = pretrain(settings)
-    left_out = pretrain(
-        with_options(settings, objective={"sop_weight": 0.0}, run_folder=settings.run_folder.parent / "b")
-    )
+    left_out = pretrain(with_options(settings, objective={"sop_weight": 0.0}, run_folder=tmp_path / "b"))
     for name in ("sop_classifier.classifier.weight", "albert.pooler.weight"):
         start = load_file(Path(settings.init) / "model.safetensors")[name]
         before, after = (weights(r.checkpoint)[f"model.safetensors/{name}"] for r in (weighed, left_out))
@@ -183,17 +177,13 @@ def test_the_best_checkpoint_is_kept_beside_the_newest_and_training_can_stop_ear
 
 
 def test_a_checkpoint_by_time_changes_neither_losses_nor_weights(settings, tmp_path):
-    steps = {minutes: [] for minutes in (1e-9, 1e4)}
-    results = [
-        pretrain(
-            with_options(
-                settings, run_folder=tmp_path / f"{minutes}", running={"checkpoint_minutes": minutes}
-            ),
-            on_checkpoint=lambda state, folder, status, written=written: written.append(state.step),
-        )
-        for minutes, written in steps.items()
-    ]
-    assert list(steps.values()) == [[*range(17)], [0, 4, 8, 12, 16]]
+    results, steps = [], []
+    for minutes in (1e-9, 1e4):
+        timed = with_options(settings, running={"checkpoint_minutes": minutes})
+        timed, written = replace(timed, run_folder=tmp_path / f"{minutes}"), []
+        results.append(pretrain(timed, on_checkpoint=lambda state, *_, to=written: to.append(state.step)))
+        steps.append(written)
+    assert steps == [[*range(17)], [0, 4, 8, 12, 16]]
     losses = [[record["mlm_loss"] for record in r.history if "mlm_loss" in record] for r in results]
     assert losses[0] == losses[1]
     assert_same(*(result.checkpoint for result in results))
@@ -206,10 +196,10 @@ def test_a_run_cancelled_in_a_step_saves_the_step_before_unless_weights_were_cha
     whole = pretrain(replace(settings, run_folder=tmp_path / "whole"))
     calls = []
 
+    watched = (torch.optim.Optimizer, PretrainingObjective)
+
     def cancel(part, *_):
-        if getattr(part, "training", True) and isinstance(
-            part, (torch.optim.Optimizer, PretrainingObjective)
-        ):
+        if isinstance(part, watched) and getattr(part, "training", True):
             calls.append(part)
             if len(calls) == 7:
                 raise asyncio.CancelledError

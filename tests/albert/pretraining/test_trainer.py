@@ -54,9 +54,8 @@ def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings, corpora, corpus
 
 
 def test_the_rate_of_a_step_is_the_schedules_at_the_steps_before_it(settings):
-    trainer = trainer_of(
-        with_options(settings, steps=8, schedule={"warmup_share": 0.25, "name": "polynomial"})
-    )
+    schedule = {"warmup_share": 0.25, "name": "polynomial"}
+    trainer = trainer_of(with_options(settings, steps=8, schedule=schedule))
     trainer.state.rate_scale = 0.5
     source, tokens = steps_of(trainer), 0
     for done in range(8):
@@ -115,10 +114,9 @@ def test_options_reach_the_trainer(settings):
     plain = trainer_of(settings)
     with plain.precision():
         assert not torch.is_autocast_enabled("cpu")
-    asked = with_options(
-        settings, optimizer={"name": "lamb", "weight_decay": 0.03}, running={"precision": "bf16"}
-    )
-    trainer = trainer_of(with_options(asked, running={"activation_checkpointing": True}))
+    running = {"precision": "bf16", "activation_checkpointing": True}
+    optimizer = {"name": "lamb", "weight_decay": 0.03}
+    trainer = trainer_of(with_options(settings, optimizer=optimizer, running=running))
     with trainer.precision():
         assert torch.get_autocast_dtype("cpu") == torch.bfloat16 and torch.is_autocast_enabled("cpu")
     assert isinstance(trainer.optimizer, Lamb) and isinstance(plain.optimizer, torch.optim.AdamW)
@@ -127,11 +125,9 @@ def test_options_reach_the_trainer(settings):
 
 
 def test_each_corpus_has_figures_and_a_trend_of_its_own(settings):
-    again = (
-        Corpus(name="again", shards=settings.shards, share=0.3, held_out_share=0.1),
-        Corpus(name="idle", shards=settings.shards, share=0.3, held_out_share=0.1),
-    )
-    trainer = trainer_of(replace(settings, mix=again))
+    given = {"shards": settings.shards, "share": 0.3, "held_out_share": 0.1}
+    mix = tuple(Corpus(name=name, **given) for name in ("again", "idle"))
+    trainer = trainer_of(replace(settings, mix=mix))
     (first, *_), (second, *_) = (next(steps_of(trainer)).batches for _ in range(2))
     take(trainer, StepData([first, second], [0, 1], trainer.state.data, 9, True))
     ((record,), _) = trainer.review()
@@ -279,9 +275,8 @@ def test_gradients_are_exchanged_once_a_step_however_many_parts_it_has(settings,
 def test_gradients_exchanged_in_bf16_are_rounded_and_an_untrained_head_has_none(settings, group):
     data = next(steps_of(trainer_of(settings)))
     data = data._replace(batches=[replace(b, sop_labels=None) for b in data.batches], is_ordered=False)
-    exact, rounded = (
-        trainer_of(with_options(settings, running={"compress_gradients": c}), Process(0, 2)) for c in (0, 1)
-    )
+    asked = (with_options(settings, running={"compress_gradients": one}) for one in (0, 1))
+    exact, rounded = (trainer_of(one, Process(0, 2)) for one in asked)
     for trainer in (exact, rounded):
         take(trainer, data)
     differ = 0

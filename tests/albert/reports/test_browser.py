@@ -102,13 +102,11 @@ def test_colours_follow_the_readers_choice(open_page, scheme):
     ground = tab.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
     assert (sum(ground) > 600) is (scheme == "light")
     ink = tab.evaluate("getComputedStyle(document.body).color")
-    label = (
-        "getComputedStyle([...document.querySelectorAll('svg text')].find(t => t.textContent == '继续')).fill"
-    )
-    assert tab.evaluate(label) == ink
+    label = "[...document.querySelectorAll('svg text')].find(text => text.textContent == '继续')"
+    assert tab.evaluate(f"getComputedStyle({label}).fill") == ink
 
 
-def test_folded_parts_are_printed(open_page, tmp_path):
+def test_folded_parts_are_printed(open_page):
     tab = open_page()
     tab.evaluate("document.querySelectorAll('details').forEach(part => part.open = false)")
     tab.emulate_media(media="print")

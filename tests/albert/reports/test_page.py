@@ -50,7 +50,7 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(html):
 
 
 def plots_of(html: str) -> list[ET.Element]:
-    return [ET.fromstring(plot) for plot in re.findall(r"<svg.*?</svg>", html, re.S)]
+    return [*map(ET.fromstring, re.findall(r"<svg.*?</svg>", html, re.S))]
 
 
 def descriptions_of(html: str) -> dict[str, str]:
@@ -137,14 +137,11 @@ def test_the_verdict_doubts_changes_whose_interval_holds_0(tmp_path):
     result = pretraining(tmp_path, "general")
     changes = {"mlm_loss": -0.02, "mlm_accuracy": 0.002, "mlm_accuracy@general": -0.002}
     for half, doubts in ((0.03, 3), (0.01, 2), (0.001, 0)):
-        ends: dict[str, float] = {}
+        ends = {}
         for name, value in changes.items():
             metric, at, corpus = name.partition("@")
-            ends |= {
-                f"held_out_{metric}_change{at}{corpus}": value,
-                f"held_out_{metric}_change_low{at}{corpus}": value - half,
-                f"held_out_{metric}_change_high{at}{corpus}": value + half,
-            }
+            for end, shift in (("", 0), ("_low", -half), ("_high", half)):
+                ends[f"held_out_{metric}_change{end}{at}{corpus}"] = value + shift
         history = (*result.history[:-1], {**result.history[-1], **ends})
         report = report_of(pretraining=replace(result, history=history))
         assert report.verdict.count("no clear change") == doubts
@@ -200,9 +197,8 @@ def test_texts_that_parts_of_a_task_share_are_named_at_the_top_unless_they_were_
     assert html.index(warning) < html.index("<h2>") < html.index("in train: 一杯 茶")
     for changes in ({"dropped": 3}, {"kind": "similarity"}):  # which trains nothing
         assert not report_of(comparison(BASE, BETTER, overlaps=shared, **changes)).warnings
-    (warning,) = report_of(
-        comparison(BASE, BETTER, overlaps=(Overlap("test", "dev", 60, 7, 0, ()),))
-    ).warnings
+    with_dev = (Overlap("test", "dev", 60, 7, 0, ()),)
+    (warning,) = report_of(comparison(BASE, BETTER, overlaps=with_dev)).warnings
     assert warning.endswith("which chose the epoch: the scores on 茶事 may be too good.")
 
 
@@ -239,9 +235,8 @@ def test_sections_appear_only_with_their_data(tmp_path):
     trained = render(report_of(pretraining=pretraining(tmp_path)))
     assert "Held-out MLM loss 8.00 → 4.67" in trained
     assert re.findall(r"<h2>(.*)</h2>", trained) == ["Continued pretraining", "How to repeat it"]
-    bare = dict.fromkeys(("calibration", "confusion", "cost", "intrinsic")) | dict.fromkeys(
-        ("classes", "slices", "sweep", "pretraining"), ()
-    )
+    bare = dict.fromkeys(("calibration", "confusion", "cost", "intrinsic"))
+    bare |= dict.fromkeys(("classes", "slices", "sweep", "pretraining"), ())
     judged = render(report_of(comparison(model("a", [0.7, 0.8], **bare), model("b", [0.8, 0.9], **bare))))
     assert re.findall(r"<h2>(.*)</h2>", judged) == ["Evaluation: 茶事", "How to repeat it"]
     titles = [plot[0].text for plot in plots_of(judged)]
@@ -253,9 +248,8 @@ def test_audits_are_drawn_against_the_rule(tmp_path):
     result = replace(pretraining(tmp_path), audits=AUDITS, events=EVENTS)
     section = training_section(result, "Pretraining")
     descriptions = {plot.title: plot.description for plot in section.plots}
-    assert descriptions["Mask rate by word length"].endswith(
-        "1: 14.9% (the rule's 15%), 2: 15.2% (the rule's 15%)"
-    )
+    by_word = descriptions["Mask rate by word length"]
+    assert by_word.endswith("1: 14.9% (the rule's 15%), 2: 15.2% (the rule's 15%)")
     assert descriptions["Mask rate by sequence length"].endswith("≤ 64: 14.8% (the rule's 15%)")
     assert "1: 54.5% (the rule's 54.5%), 2: 27.3%" in descriptions["Words masked together"]
     swapped = descriptions["Sentence pairs swapped, by length"]
@@ -292,9 +286,8 @@ def test_a_long_line_is_drawn_with_its_spikes_and_few_points():
     points = [(float(x), 1 + x % 7 / 10) for x in range(10_000)]
     points[6_000], points[7_001] = (6_000.0, 40.0), (7_001.0, -30.0)
     svg = curves("t", "u", [Line("training", points, role="behind")]).svg("p")
-    (line,) = [
-        ys for path in re.findall(r' d="([^"]+)"', svg) if len(ys := re.findall(r"L \S+ (\S+)", path)) > 50
-    ]
+    paths = (re.findall(r"L \S+ (\S+)", path) for path in re.findall(r' d="([^"]+)"', svg))
+    (line,) = (heights for heights in paths if len(heights) > 50)
     assert len(line) < 2000
     top, *_, middle, bottom = sorted(map(float, line))
     assert top < middle - 50 and bottom > middle + 50
@@ -335,9 +328,8 @@ def test_what_was_measured_is_named_as_its_corpus_is(tmp_path):
 
 
 def test_markdown_holds_the_main_tables(tmp_path):
-    report = report_of(
-        comparison(BASE, BETTER), comparison(BASE, BETTER, task="另|一"), pretraining=pretraining(tmp_path)
-    )
+    judged = comparison(BASE, BETTER), comparison(BASE, BETTER, task="另|一")
+    report = report_of(*judged, pretraining=pretraining(tmp_path))
     text = report_markdown(report)
     assert text.startswith(f"**{report.verdict}**") and "```\nc\n```" in text
     assert "| 继续 | 80.8 ± 5.6 | 80.8 ± 5.6 |" in text and "**+9.8 ± 4.0**" in text
@@ -360,11 +352,10 @@ def test_each_base_model_has_its_part(tmp_path):
 
 
 def test_the_protocol_says_what_dev_chose_and_counts_starts_at_chance_level():
-    stuck = [replace(seed, left_chance=seed.seed > 0) for seed in BETTER.seeds]
-    text = protocol(comparison(BASE, replace(BETTER, seeds=tuple(stuck))))
-    assert (
-        "2 starts at chance level were abandoned and restarted. 1 of 3 runs of 继续 stayed at chance" in text
-    )
+    stuck = tuple(replace(seed, left_chance=seed.seed > 0) for seed in BETTER.seeds)
+    text = protocol(comparison(BASE, replace(BETTER, seeds=stuck)))
+    assert "2 starts at chance level were abandoned and restarted. " in text
+    assert " restarted. 1 of 3 runs of 继续 stayed at chance" in text
     one_rate = [replace(one, sweep=()) for one in (BASE, BETTER)]
     assert "The best epoch is chosen on dev, test is scored once." in protocol(comparison(*one_rate))
     text = protocol(comparison(one_rate[0], BETTER))
