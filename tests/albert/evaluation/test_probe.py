@@ -91,13 +91,16 @@ def test_pre_normalised_weights_taken_for_post_normalised_show_in_the_probe(coun
     assert probe_model(model, [counting_batch(10_000)]).mlm_loss > 1.5 * right
 
 
-def test_masks_are_whole_words_of_15_percent_and_always_the_same(sample_shards):
+def test_masks_are_of_the_rules_share_and_always_the_same(sample_shards):
     stream = InstanceStream(sample_shards, batch_tokens=2048, held_out_share=0.1)
     first, second = (list(stream.probe_batches(PROBE_RULE, 40)) for _ in range(2))
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a.masked_index, b.masked_index) and torch.equal(a.input_ids, b.input_ids)
-    share = sum(len(b.masked_index) for b in first) / sum(b.tokens for b in first)
-    assert 0.08 < share < 0.16 and sum(b.sequences for b in first) <= 40
+    tokens = sum(batch.tokens for batch in first)
+    assert 0.08 < sum(len(batch.masked_index) for batch in first) / tokens < 0.16
+    many = stream.probe_batches(replace(PROBE_RULE, rate=0.4), 40)
+    assert 0.3 < sum(len(batch.masked_index) for batch in many) / tokens < 0.41
+    assert sum(batch.sequences for batch in first) <= 40
 
 
 @pytest.mark.parametrize(
