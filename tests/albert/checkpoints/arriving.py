@@ -8,7 +8,7 @@ import transformers
 from safetensors.torch import load_file
 
 from data.tokenization import WordPieceTokenizer, train_tokenizer
-from tests.conftest import sample_sentences
+from tests.conftest import change_json, sample_sentences
 
 SHAPE = {"hidden_size": 48, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 64}
 SHAPE["max_position_embeddings"] = 128
@@ -43,8 +43,7 @@ def publish(folder, tokenizer, kind="BertForMaskedLM", **options):
     tensors.setdefault(f"{head}.decoder.bias", tensors[f"{head}.bias"])
     torch.save(tensors, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    content = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**PUBLISHED, **content}))
+    change_json(folder / "config.json", **PUBLISHED)
     tokenizer.save(folder)
     (folder / "tokenizer_config.json").write_text("{}")
     (folder / "special_tokens_map.json").write_text('{"mask_token": "[MASK]"}')

@@ -21,7 +21,9 @@ SIZES = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 OTHERS = {
     "roformer": lambda V: transformers.RoFormerConfig(vocab_size=V, embedding_size=64, **SIZES),
     "electra": lambda V: transformers.ElectraConfig(vocab_size=V, embedding_size=32, **SIZES),
-    "distilbert": lambda V: transformers.DistilBertConfig(V, dim=64, n_layers=1, n_heads=2, hidden_dim=128),
+    "distilbert": lambda V: transformers.DistilBertConfig(
+        vocab_size=V, dim=64, n_layers=1, n_heads=2, hidden_dim=128
+    ),
     "deberta": lambda V: transformers.DebertaConfig(vocab_size=V, relative_attention=True, **SIZES),
     "deberta-v2": lambda V: transformers.DebertaV2Config(
         vocab_size=V, relative_attention=True, pos_att_type="p2c|c2p", **SIZES

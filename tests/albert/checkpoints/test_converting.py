@@ -180,12 +180,9 @@ def test_inspect_says_what_is_there_probes_and_shows_a_table_of_what_it_would_re
     done = run("inspect", source, "--probe", TEXT * 20)
     assert done.returncode == 0 and "the encoder and both heads are complete" in done.stdout
     total = sum(p.numel() for p in load_model(source)[0].parameters())
-    for part in (
-        f"{total:,} parameters",
-        "google layout, post-LN, share all, 1 layers",
-        "  albert.embeddings.word_embeddings.weight",
-        "hardly better than chance",  # random weights
-    ):
+    shape = f"{total:,} parameters", "google layout, post-LN, share all, 1 layers"
+    # the weights are random
+    for part in (*shape, "  albert.embeddings.word_embeddings.weight", "hardly better than chance"):
         assert part in done.stdout
     for text in (" ", "𫝀"):  # nothing but an unknown token
         done = run("inspect", source, "--probe", text)
@@ -221,12 +218,9 @@ def test_diff_is_silent_of_equal_ones_and_names_what_differs(tmp_path, tokenizer
     save_small_model(tmp_path / "c", tokenizer, hidden_act="relu", layout="bright")
     done = run("diff", source, tmp_path / "c")
     assert done.returncode == 1
-    for part in (
-        "config hidden_act: gelu_new -> relu",
-        "config layout: google -> bright",
-        "only in the first: encoder.embedding.projection.bias",
-        "shape of encoder.embedding.norm",
-    ):
+    changes = "config hidden_act: gelu_new -> relu", "config layout: google -> bright"
+    only = "only in the first: encoder.embedding.projection.bias"
+    for part in (*changes, only, "shape of encoder.embedding.norm"):
         assert part in done.stdout
 
 

@@ -17,7 +17,7 @@ from albert.runtime import Process
 from data.errors import ConfigError
 from tests import ROOT
 from tests.albert.pretraining.conftest import with_options
-from tests.conftest import save_small_model
+from tests.conftest import change_json, save_small_model
 
 
 @pytest.fixture
@@ -77,9 +77,7 @@ def test_torchrun_restarts_a_lost_process_once_and_one_process_resumes_from_the_
     assert launched.wait(90) != 0
     assert not any(worker.is_running() for worker in (*first, *second))
     reached = newest(settings)
-    shorter = json.loads((settings.run_folder / "settings.json").read_text())
-    shorter["steps"] = reached + 5
-    (settings.run_folder / "settings.json").write_text(json.dumps(shorter))
+    change_json(settings.run_folder / "settings.json", steps=reached + 5)
     assert pretrain(replace(settings, steps=reached + 5, resume="auto")).resumed_from == reached
     assert list(metrics(settings)) == list(range(1, reached + 6))
 
