@@ -179,13 +179,18 @@ def test_a_kept_model_is_whole_and_alone_wherever_a_process_was_killed(tmp_path,
 def test_of_finished_runs_the_best_weights_stay(tmp_path, tokenizer):
     one, _ = candidate(tmp_path, tokenizer, "single")
     kept = KeptModels(tmp_path / "kept", every_seed=False)
-    for key in "abc":
+    for key in "abcd":
         kept.place(key).mkdir(parents=True)
     # the first decided how many seeds there are, and comes again
     for key, score in (("a", 0.5), ("a", 0.5), ("b", 0.7), ("c", 0.7)):
         kept.drop_worse(one, key, score)
         assert kept.place("a").exists() == (key == "a")
-    assert kept.place("b").exists() and not kept.place("c").exists()
+    of_test = replace(one, encoded=one.encoded | {"test": one.encoded["dev"]})
+    kept.drop_worse(of_test, "d", 0.1)  # those of a sweep have no test
+    every = KeptModels(tmp_path / "kept", every_seed=True)
+    for key, score in (("b", 0.7), ("d", 0.1)):
+        every.drop_worse(one, key, score)
+    assert [kept.place(key).exists() for key in "bcd"] == [True, False, True]
 
 
 def test_what_cannot_predict_is_refused_in_a_line(tmp_path, tokenizer):

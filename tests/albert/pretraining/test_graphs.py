@@ -104,14 +104,16 @@ def test_a_batch_that_outgrows_its_graph_has_a_larger_one():
     assert graphs.fit(too_large) is too_large and len(graphs.seen) == WARM_UP + 1
 
 
-def test_there_are_no_graphs_where_they_are_off_or_processes_several(settings):
+def test_there_are_no_graphs_where_they_are_off_or_processes_several_or_losses_further(settings, corpora):
     trainer, _ = prepare(settings, graphs=True)
     assert trainer.graphs is not None
     trainer.process = Process(0, 2)
     assert trainer.make_graphs() is None
-    for option in ({"cuda_graphs": "off"}, {"activation_checkpointing": True}):
-        off, _ = prepare(replace(settings, running={"accumulate": 2, **option}), graphs=True)
-        assert off.graphs is None
+    off = {"running": {"cuda_graphs": "off"}}, {"running": {"activation_checkpointing": True}}
+    further = {"shards": corpora["spans"]}, {"objective": {"contrast_weight": 0.1}}
+    for options in (*off, *further):
+        plain, _ = prepare(with_options(settings, **options), graphs=True)
+        assert plain.graphs is None, options
 
 
 @pytest.mark.parametrize("graphs", [False, True])
