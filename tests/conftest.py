@@ -116,7 +116,6 @@ def sample_texts() -> list[str]:
 
 
 def sample_sentences() -> list[str]:
-    """Sentences of the shipped samples."""
     return [sentence for text in sample_texts() for sentence in split_sentences(text)]
 
 

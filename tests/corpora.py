@@ -37,7 +37,6 @@ def refresh_settings(workspace: Path, source: object, vocabulary: Path, **option
 
 
 def refresh_here(settings: RefreshSettings, plan: Plan | None = None) -> RefreshResult:
-    """Refresh a corpus in this process alone."""
     return refresh(settings, InProcess(), plan)
 
 

@@ -28,21 +28,16 @@ def follow(folder, server):
     environment says of one. Commands of jixu run in this process.
     """
     (folder / "data").symlink_to(ROOT / "data")
-    for page in RUN_IN_ORDER:
-        for name, content in blocks(page, "yaml"):
-            (folder / name).write_text(content, encoding="utf-8")
-        for _, commands in blocks(page, "sh"):
-            for command in commands.splitlines():
-                done = follow_line(command, folder, server)
-                assert done.returncode == 0, f"{page}: {command}\n{done.stdout}{done.stderr}"
-
-
-def follow_line(command, folder, server):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     variables = {**server, "PYTHONPATH": str(ROOT), "PATH": path}
     with patch.dict(os.environ, variables), contextlib.chdir(folder):
         del os.environ["JIXU_WORKSPACE"]
-        program, *arguments = shlex.split(command)
-        if program == "jixu":
-            return run_here(*arguments)
-        return subprocess.run(["bash", "-ec", command], capture_output=True, text=True, timeout=600)
+        for page in RUN_IN_ORDER:
+            for name, content in blocks(page, "yaml"):
+                Path(name).write_text(content, encoding="utf-8")
+            for command in "".join(commands for _, commands in blocks(page, "sh")).splitlines():
+                jixu, *arguments = shlex.split(command)
+                in_shell = {"capture_output": True, "text": True, "timeout": 600}
+                bash = ["bash", "-ec", command]
+                done = run_here(*arguments) if jixu == "jixu" else subprocess.run(bash, **in_shell)
+                assert done.returncode == 0, f"{page}: {command}\n{done.stdout}{done.stderr}"

@@ -54,7 +54,17 @@ def test_without_a_gpu_it_says_so_and_exits_with_2(tmp_path, capsys):
 
 def test_whole_models_need_torch_and_triton_alone(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")  # the interpreter needs numpy
-    output_of("-m", "tests.torch_alone")
+    code = """
+import sys
+sys.modules |= dict.fromkeys(["numpy", "safetensors", "yaml", "pyarrow", "tokenizers", "pydantic"])
+from benchmarks.gpu import __main__ as gpu, correctness, scale, workers
+steps = [case for case in gpu.all_cases(scale.Scale()) if case.name.startswith("step ")]
+assert len(steps) == 16, len(steps)
+claim = correctness.Claim("add_layer_norm", "add_layer_norm", (3, 24))
+(outcome,) = workers.run_tasks(correctness.tasks([claim]), float("inf"))
+assert outcome == (0, None), outcome
+"""
+    output_of("-c", code)
 
 
 def test_the_kernels_tests_need_neither_the_other_tests_conftest_nor_what_that_imports():
@@ -136,12 +146,8 @@ def test_a_triton_that_the_kernels_were_not_made_for_is_named(monkeypatch):
 def test_ctrl_c_in_a_sweep_leaves_the_table_untouched(tmp_path, monkeypatch):
     file = tmp_path / tuning.table_file("interpreter")
     file.write_text("the table of before", encoding="utf-8")
-
-    def interrupted(*arguments):
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(gpu, "core_claims", lambda scale: [])
-    monkeypatch.setattr(sweep, "check_trial", interrupted)
+    monkeypatch.setattr(sweep, "check_trial", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         gpu.main(["check-and-tune", "--device", "cpu", "--tiny", "--out", str(tmp_path)])
     assert file.read_text("utf-8") == "the table of before"

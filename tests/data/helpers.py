@@ -33,7 +33,6 @@ def tokenize_texts(texts: Sequence[str], tokenizer, max_piece: int) -> Tokenized
 
 
 def zip_of(files: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """A zip archive of files by their names."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", method) as archive:
         for name, content in files.items():
@@ -42,7 +41,6 @@ def zip_of(files: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> by
 
 
 def tar_of(files: Mapping[str, bytes], mode: str = "w") -> bytes:
-    """A tar archive of files by their names."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode=mode, errors="surrogateescape") as archive:
         for name, content in files.items():
@@ -54,7 +52,6 @@ def tar_of(files: Mapping[str, bytes], mode: str = "w") -> bytes:
 
 
 def parquet_of(**columns: object) -> bytes:
-    """A Parquet file of columns by their names."""
     table = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), table)
     return table.getvalue().to_pybytes()

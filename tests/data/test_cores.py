@@ -19,11 +19,9 @@ def test_a_container_may_use_as_many_cores_as_its_limit_says(tmp_path, limit, ex
     assert share(tmp_path / "none") is None
 
 
-BOUND = "from data.refresh import RefreshSettings; print(RefreshSettings(corpus='law').workers)"
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux binds processes to cores")
 def test_a_process_that_is_bound_to_a_core_has_a_worker_for_it_alone():
-    bind = f"import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); {BOUND}"
-    assert output_of("-c", bind) == "1\n"
+    bind = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])"
+    count = "from data.refresh import RefreshSettings; print(RefreshSettings(corpus='law').workers)"
+    assert output_of("-c", f"{bind}; {count}") == "1\n"
     assert RefreshSettings(corpus="law").workers <= (os.cpu_count() or 1)

@@ -90,7 +90,6 @@ def test_a_transfer_that_breaks_off_ends_the_refresh_and_the_next_reads_all(serv
 @pytest.mark.parametrize(
     ("url", "fault"),
     [
-        ("http://169.254.169.254/latest/meta-data.txt", "is link-local"),
         ("http://2852039166/a.txt", "is link-local"),
         ("https://[fe80::1]/a.txt", "is link-local"),
         ("zip://a.txt::http://[::ffff:169.254.1.1]/a.zip", "is link-local"),

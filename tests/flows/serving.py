@@ -114,7 +114,9 @@ class Server:
         )  # fmt: skip
 
     def __enter__(self):
-        self.wait_until_it_serves()
+        # the address is printed once the deployments are there
+        wait_until(lambda: "jixu is served at" in self.log() or self.process.poll() is not None, self.log)
+        assert self.process.poll() is None, self.log()
         return self
 
     def __exit__(self, *_):
@@ -172,11 +174,6 @@ class Server:
 
     def wait_for_end(self, run):
         return self.wait_for_state(run, *FINAL)
-
-    def wait_until_it_serves(self):
-        """Wait for the address that it prints once the deployments are there."""
-        wait_until(lambda: "jixu is served at" in self.log() or self.process.poll() is not None, self.log)
-        assert self.process.poll() is None, self.log()
 
     def recorded_states(self):
         """The names of the states of its runs, by id, from its database: also without it."""

@@ -1,5 +1,7 @@
 """Invariants of masks on real instances."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -50,16 +52,11 @@ def arrays(instances):
     return choose(instances, np.arange(len(instances)))
 
 
-def words_of(ids, word_starts, tokenizer):
-    """Token ranges of the maskable words of an instance."""
-    special = np.isin(ids, mask_vocabulary(tokenizer).special_ids)
-    edges = [*np.flatnonzero(word_starts | special), len(special)]
-    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if not special[a]]
-
-
 def slow_masks(input_ids, word_starts, key, probabilities, tokenizer, most=10**9):
     """Positions masked in one sequence, by the rule as it is written, a word at a time."""
-    words = words_of(input_ids, word_starts, tokenizer)
+    special = np.isin(input_ids, mask_vocabulary(tokenizer).special_ids)
+    edges = [*np.flatnonzero(word_starts | special), len(special)]
+    words = [(a, b) for a, b in pairwise(edges) if not special[a]]
     groups, stretch = [], []
     for number, (a, b) in enumerate(words):
         stretch.append((a, b))

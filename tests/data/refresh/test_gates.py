@@ -141,17 +141,14 @@ def _new_words_beyond_chance(tea):
     documents = tea.ask("""
         select flatten(t.words), first_version = 3 from document_texts t join documents using (doc_id)
         """)
-    draws = combinations(range(len(documents)), sum(is_added for _, is_added in documents))
-    counts = {draw: _count_new(documents, draw) for draw in draws}
-    new, words = counts[tuple(at for at, (_, is_added) in enumerate(documents) if is_added)]
+    added = tuple(at for at, (_, is_added) in enumerate(documents) if is_added)
+    counts = {}
+    for draw in combinations(range(len(documents)), len(added)):
+        known = {word for at, (words, _) in enumerate(documents) if at not in draw for word in words}
+        drawn = [word for at in draw for word in documents[at][0]]
+        counts[draw] = sum(word not in known for word in drawn), len(drawn)
+    new, words = counts[added]
     return new / words - sum(new for new, _ in counts.values()) / sum(words for _, words in counts.values())
-
-
-def _count_new(documents, draw):
-    """The words of drawn documents that stand in no other, and all their words."""
-    known = {word for at, (words, _) in enumerate(documents) if at not in draw for word in words}
-    drawn = [word for at in draw for word in documents[at][0]]
-    return sum(word not in known for word in drawn), len(drawn)
 
 
 def test_a_condition_is_a_measure_and_a_bound():

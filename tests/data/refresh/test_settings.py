@@ -67,7 +67,6 @@ def test_a_recipes_folder_is_no_pattern_and_its_vocabulary_lies_beside_it(tmp_pa
             "quality: {min_han: 1}\ncleaning: yes\n",
             ["unknown quality.min_han; did you mean min_han_share?", "cleaning=True: it must be"],
         ),
-        ("guard: {xyz: 1}\n", ["unknown guard.xyz, known are files, "]),
         ("seed: 1\nguard: {ngram: 6, ngram: 7}\n", ["'ngram' is given twice", "line 2"]),
         ("corpus: !!python/object/apply:os.getcwd []\n", ["the tag 'tag:yaml.org,2002:python/", "line 1"]),
         (

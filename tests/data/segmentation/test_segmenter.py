@@ -127,11 +127,6 @@ def test_ids_and_offsets_are_those_of_the_tokenizers_library(tokenizer, text):
     assert starts.tolist() == [start for start, _ in library.offsets]
 
 
-@given(st.sampled_from(sample_sentences()))
-def test_ids_round_trip(tokenizer, sentence):
-    assert tokenizer.decode(tokenizer.encode(sentence)[0]) == sentence
-
-
 @pytest.mark.parametrize("max_piece", [8, 20])
 def test_a_long_sentence_is_cut_without_losing_a_token(tokenizer, max_piece):
     sentence = "，".join(sample_sentences()[:6])

@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -138,9 +139,7 @@ def test_a_failing_disk_is_no_damage_of_the_content(name, write, monkeypatch):
 
 
 def test_a_full_disk_for_temporary_files_is_no_damage_of_the_content(write, monkeypatch):
-    def fill(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    fill = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     path = write("a.parquet.gz", gzip.compress(CONTENT["parquet"]))
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
         patch.setattr("data.sources.archives.copyfileobj", fill)

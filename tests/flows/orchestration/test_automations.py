@@ -1,5 +1,7 @@
 """Automations that are made anew; what they do is in test_server.py and test_serve.py."""
 
+from unittest.mock import Mock
+
 import pytest
 from httpx import ConnectError
 from prefect.client.orchestration import get_client
@@ -39,9 +41,7 @@ def test_an_automation_made_again_replaces_the_first_but_for_lost_runs_of_this_v
 
 
 def test_a_server_that_goes_away_meanwhile_is_told_in_a_line(monkeypatch):
-    def is_gone():
-        raise ConnectError("connection refused")
-
+    is_gone = Mock(side_effect=ConnectError("connection refused"))
     monkeypatch.setattr("flows.orchestration.automations.server_version", is_gone)
     done = run_here("automations", "--lost-runs", PREFECT_API_URL="http://127.0.0.1:9/api")
     refused(done, "Prefect's server does not answer any more")

@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pyarrow.parquet as pq
@@ -82,9 +83,7 @@ def test_stopped_by_a_cancel_or_by_ctrl_c_they_leave_a_checkpoint_and_resume_fro
 
 
 def test_processes_end_where_a_check_fails(workspace):
-    def refuse():
-        raise InputError("a shard is not as it was committed")
-
+    refuse = Mock(side_effect=InputError("a shard is not as it was committed"))
     with pytest.raises(InputError, match="a shard is not as it was committed"):
         train_in_processes(plan(workspace, run="checked").settings, 2, lambda *_: None, refuse)
 

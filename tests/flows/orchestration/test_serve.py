@@ -145,7 +145,11 @@ def test_runs_lost_in_a_power_failure_are_marked_and_free_their_slots_and_a_seco
         with FileLock(server.workspace / "locks" / "catalog.lock"):  # it cannot commit and end
             lost = server.begin("refresh-corpus/default", **given)
             wait_until(lambda: server.ask("/task_runs/count", tasks_of(lost)), lambda: server.state(lost))
-            kill_all_of(server)
+            begun = psutil.Process(server.process.pid).children(recursive=True)
+            for process in (server.process, *begun):  # at once
+                process.kill()
+            server.process.wait(DEADLINE)
+            psutil.wait_procs(begun, DEADLINE)
     locked = FileLock(server.workspace / "locks" / "catalog.lock")
     with Server(workspace, free_port(), **quick) as server, locked:
         run = server.begin("refresh-corpus/default", **given)
@@ -198,12 +202,3 @@ def expect_heartbeats_within(seconds, server):
 def tasks_of(run, *states):
     query = {"flow_runs": {"id": {"any_": [run]}}}
     return query | ({"task_runs": {"state": {"type": {"any_": states}}}} if states else {})
-
-
-def kill_all_of(server):
-    """Kill every process of a server at once, as a power failure does."""
-    everyone = [server.process, *psutil.Process(server.process.pid).children(recursive=True)]
-    for process in everyone:
-        process.kill()
-    server.process.wait(DEADLINE)
-    psutil.wait_procs(everyone[1:], DEADLINE)
