@@ -1,6 +1,4 @@
-"""What every test shares: no GPU means Triton's interpreter, Prefect quiet and in a folder of its own, real
-sentences.
-"""
+"""What every test shares: Triton interpreted without a GPU, Prefect in a folder of its own, real text."""
 
 import atexit
 import os
@@ -188,9 +186,7 @@ def few_texts(folder: Path) -> tuple[Path, Path]:
 
 
 def few_examples(folder: Path, train: int = 48, dev: int = 30, test: int = 30) -> dict[str, Path]:
-    """So many examples of each split of the sample task, as a job's options; of each text the first dozen
-    characters, as the time of a model grows with them.
-    """
+    """So many examples of each split of the sample task, as a job's options; short texts take less time."""
     paths = {}
     for name, count in (("train", train), ("dev", dev), ("test", test)):
         rows = (SAMPLES / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()[: count + 1]
@@ -206,9 +202,7 @@ def copied(path: Path) -> Path:
 
 
 def copy_tensorflow_checkpoint(name: str, folder: Path) -> Path:
-    """A checkpoint that TensorFlow wrote, with a vocabulary of its size beside it as its repository has one;
-    it reads sequences of up to 16 tokens.
-    """
+    """A checkpoint that TensorFlow wrote, of up to 16 positions, with a vocabulary of its size beside it."""
     shutil.copytree(Path(__file__).parent / "albert" / "tensorflow" / name, folder)
     tokens = [*SPECIAL_TOKENS, *"的一茶是有在叶水，。、不时和要中上大人后热香色杯好坏"]
     (folder / "vocab_chinese.txt").write_text("\n".join(tokens[:31]) + "\n", encoding="utf-8")

@@ -1,6 +1,5 @@
-"""Worker processes that begin with their imports done: a fork of a server that has them, in place of a new
-interpreter that imports for a second, or with torch for three. Otherwise each is as new. Commands spawn
-theirs.
+"""Worker processes that begin with their imports done: forks of a server that has them, and saves up to three
+seconds each. Otherwise each is as new. Commands spawn theirs.
 """
 
 import os

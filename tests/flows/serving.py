@@ -46,9 +46,7 @@ FINAL = ("Completed", "Failed", "Crashed", "Cancelled")
 
 
 def add_database(home: Path, name: str = "prefect.db") -> None:
-    """Begin a folder of Prefect's with the tables and types of blocks that a new server makes in over ten
-    seconds; they are kept.
-    """
+    """Begin a folder of Prefect's with tables and types of blocks: a new server makes them in ten seconds."""
     kept = ROOT / ".pytest_cache" / f"prefect-{prefect.__version__}-blocks.db"
     if (home / name).exists():
         return

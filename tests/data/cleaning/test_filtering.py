@@ -24,8 +24,8 @@ def reason(text, **rules):
     return drop_reasons([text], measure([split_sentences(text)]), QualityRules(**rules))[0]
 
 
-CALL = "关注我的公众号「茶话」。"
-PAGE = "".join(f"第{i}种茶要用不同的水温来泡，泡的时间也不一样。" for i in range(10)) + CALL
+PAGE = "".join(f"第{i}种茶要用不同的水温来泡，泡的时间也不一样。" for i in range(10))
+PAGE += "关注我的公众号「茶话」。"
 HALF_REPEATED = "今天喝茶。" * 6 + "".join(f"第{i}种茶。" for i in range(4))
 UNENDED = "\n".join(f"第{i}种茶的名字" for i in range(12))
 

@@ -109,12 +109,9 @@ def test_further_pieces_of_a_word_and_unknown_tokens_begin_none(text, words):
     pieces = ["茶", "傲", "的", "量", "kon", "##dan", "##na", "м", "##осква", "2", ".", "5", "##km", "裤子质"]
     tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, *pieces], terms=["裤子质"])
     document = tokenize(f"{text}\n", 1, tokenizer, 100)
-    assert shown(document, tokenizer) == words
-
-
-def shown(document, tokenizer):
-    pieces = zip(document.input_ids.tolist(), document.word_starts.tolist(), strict=True)
-    return "".join(f"{' ' if start else '_'}{tokenizer.vocabulary[i]}" for i, start in pieces).strip()
+    tokens = zip(document.input_ids.tolist(), document.word_starts.tolist(), strict=True)
+    shown = "".join(f"{' ' if start else '_'}{tokenizer.vocabulary[i]}" for i, start in tokens)
+    assert shown.strip() == words
 
 
 @given(st.lists(sentences, min_size=1, max_size=4).map("\n".join) | st.text(max_size=40))

@@ -25,9 +25,7 @@ TERMS = ["普洱茶", "普洱茶饼", "乌龙", "DNA测序", "茶", "model"]
 
 @pytest.fixture(scope="module")
 def chinese(tokenizer):
-    """The test vocabulary with characters of the terms, [unused] slots and `##` twins as in BERT's Chinese
-    one.
-    """
+    """The test vocabulary with characters of the terms, and [unused] slots and `##` twins as BERT's has."""
     characters = sorted(set("".join(TERMS) + TEXT) - set(tokenizer.vocabulary) - set("DNA"))
     han = [c for c in [*tokenizer.vocabulary, *characters] if len(c) == 1 and "\u4e00" <= c <= "\u9fff"]
     slots = [f"[unused{n}]" for n in range(2, 4)]
@@ -140,9 +138,7 @@ def test_lower_case_accents_and_han_spacing_are_the_originals(tokenizer, lower_c
 
 @pytest.fixture(scope="module")
 def english():
-    """A SentencePiece model of English text, as ALBERT's are: to be used without accents and in lower
-    case.
-    """
+    """A SentencePiece model of English text, to be used in lower case and without accents, as ALBERT's."""
     words = "the tea of the garden is picked early and dried slowly over a small fire in the old house"
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(words.split(), 8)) + ' "cafe" 123.' for _ in range(400)]

@@ -1,6 +1,4 @@
-"""The commands as a user runs them: help, refusals, and the whole way on a small sample with Prefect's own
-server.
-"""
+"""The commands as a user runs them: help, refusals, and the whole way on a small sample."""
 
 import json
 import os
