@@ -48,17 +48,30 @@ UNENDED = "\n".join(f"第{i}种茶的名字" for i in range(12))
         ("啊" * 1000, "repeated_ngrams", {}),
         ("不错，还可以，" * 8, "repeated_ngrams", {}),
         ("好" * 12, "repeated_ngrams", {}),  # the least that can pass 0.6: two of three sequences
-        ("全新未拆的硬盘转让，有意的联系13800138000。", "advertising", {}),
-        ("本站公众号「茶话」，欢迎扫码关注。也可以加我个人微信（备注：茶），拉你进群。", "advertising", {}),
         (PAGE, None, {}),  # a call at the end of a page
         (PAGE, "advertising", {"max_advertising": 0.1}),
         (UNENDED, None, {}),
         (UNENDED, "unended_lines", {"max_unended_lines": 0.9}),
         (UNENDED.replace("名字", "。”"), None, {"max_unended_lines": 0.1}),
+        (UNENDED.replace("名字", "："), None, {"max_unended_lines": 0.1}),
+        (UNENDED[:50], None, {"max_unended_lines": 0.9}),
     ],
 )
 def test_good_text_stays_and_useless_text_is_dropped_with_its_reason(text, expected, rules):
     assert reason(text, **rules) == expected
+
+
+CALLS = """
+联系微信abcde 咨询公众号：tea-01 预约QQ群12345 转让qq号12345 卖〔电话〕 卖茶4008001234 联系010-62771234
+有意的联系13800138000 关注本店微信 加我个人微信 加入公众号 扫码看公众号 知识星球 扫码关注 扫码加好友 扫码进群
+扫码领取 扫码咨询 扫码购买 扫码报名 欢迎致电 立即来电 立即抢购 欢迎购买 立即报名 欢迎领取 立即咨询
+"""
+NO_CALLS = "外卖13800138000 联系113800138000 联系138001380001 扫码。购买 关注。微信"
+
+
+@pytest.mark.parametrize("words", [*CALLS.split(), *NO_CALLS.split()])
+def test_a_call_to_get_in_touch_or_to_buy_is_advertising(words):
+    assert reason(f"今年的新茶已经上市，{words}。") == ("advertising" if words in CALLS else None)
 
 
 def test_blocked_words_are_a_reason(write):
