@@ -124,6 +124,11 @@ def test_ids_and_offsets_are_those_of_the_tokenizers_library(tokenizer, text):
     assert starts.tolist() == [start for start, _ in library.offsets]
 
 
+def test_decoded_ids_have_spaces_between_latin_words_alone(tokenizer):
+    ids, _ = tokenizer.encode("茶的modeling 茶(model 15,茶")
+    assert tokenizer.decode(ids) == "茶的modeling茶(model 15,茶"
+
+
 @pytest.mark.parametrize("max_piece", [8, 20])
 def test_a_long_sentence_is_cut_without_losing_a_token(tokenizer, max_piece):
     sentence = "，".join(sample_sentences()[:6])
