@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from albert.checkpoints import load_model, load_pretrained, read_checkpoint
 from data.errors import ConfigError, InputError
@@ -115,6 +115,8 @@ WEIGHTS = "model.safetensors"
 HUGE = {"vocab_size": 10**7, "hidden_size": 10**6, "num_attention_heads": 1000, "intermediate_size": 10**7}
 DAMAGES = {
     "truncated": (lambda f: (f / WEIGHTS).write_bytes((f / WEIGHTS).read_bytes()[:5000]), "not a whole"),
+    "long header": (lambda f: (f / WEIGHTS).write_bytes(bytes(7) + b"\x40{}"), "not a whole"),  # 2**62
+    "other tensors": (lambda f: save_file({"x": torch.ones(2)}, f / WEIGHTS), "does not hold the encoder"),
     "another prefix": (
         tensors(lambda name, tensor: {f"net.{name}": tensor}),
         "first albert.embeddings.word_embeddings.weight; it holds net.albert.embeddings",
