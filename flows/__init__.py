@@ -11,3 +11,11 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 # A container that may use a share of the cores has a thread of torch's for each that it sees.
 if share():
     os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
+# Prefect sends nothing anywhere and asks nothing.
+_QUIET = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
+    "PREFECT_CLI_PROMPT": "false",
+}
+os.environ.update(_QUIET | os.environ)

@@ -91,7 +91,7 @@ def same_environment() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """One server for the tests that do not ask how a command starts its own, as a command is told of it."""
-    from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ANALYTICS_ENABLED, temporary_settings
+    from prefect.settings import PREFECT_API_URL
     from prefect.testing.utilities import prefect_test_harness
 
     from tests.flows.serving import add_database, free_port
@@ -100,10 +100,9 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
     add_database(folder, "prefect-test.db")
     given = {"mkdtemp": lambda: str(folder), "_find_available_port": free_port}
     there = patch.multiple("prefect.testing.utilities", **given)
-    silent = temporary_settings({PREFECT_SERVER_ANALYTICS_ENABLED: False})
     # to end the heartbeats of a command's run Prefect sleeps up to a second
     no_heartbeats = patch("flows.orchestration.command.HEARTBEAT_SECONDS", None)
-    with silent, no_heartbeats, there, prefect_test_harness(server_startup_timeout=300):
+    with no_heartbeats, there, prefect_test_harness(server_startup_timeout=300):
         yield {"PREFECT_API_URL": PREFECT_API_URL.value(), "PREFECT_HOME": os.environ["PREFECT_HOME"]}
 
 

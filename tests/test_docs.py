@@ -58,12 +58,11 @@ def test_the_notebook_of_evaluations_keeps_comparisons_apart(followed, tmp_path,
 
 @pytest.fixture
 def run_code(followed, monkeypatch):
-    """Runs the first code in Python of a page, in the folder of its commands; returns its variables."""
+    """Runs code in Python of a page, in the folder of its commands; returns its variables."""
     monkeypatch.chdir(followed)
 
-    def run(page):
-        (_, code), *_ = blocks(page, "python")
-        exec(code, found := {})
+    def run(page, number=0):
+        exec(blocks(page, "python")[number][1], found := {})
         return found
 
     return run
@@ -87,8 +86,16 @@ def test_the_kept_classifier_opens_with_transformers(followed, run_code, monkeyp
 
 
 @pytest.mark.slow
-def test_a_step_of_ones_own_lowers_the_loss(run_code):
+def test_jobs_called_as_functions_find_what_their_commands_made(run_code, monkeypatch):
+    monkeypatch.delenv("JIXU_WORKSPACE")
     found = run_code("quickstart.md")
+    assert not found["refreshed"].result.is_new and found["trained"].resumed_from == 16
+    assert len(found["judged"].report.evaluations[0].models) == 2
+
+
+@pytest.mark.slow
+def test_a_step_of_ones_own_lowers_the_loss(run_code):
+    found = run_code("quickstart.md", 1)
     with torch.no_grad():
         assert found["model"](found["batch"]).loss < found["loss"]
 

@@ -29,7 +29,7 @@ from data.refresh import load_recipe
 from data.terminal import EXIT_INTERRUPTED, make_app, run_named
 from data.workspace import check_room, state_folder
 from flows.orchestration.mistakes import explain
-from flows.orchestration.servers import QUIET, begin_own_server, make_prefect_home, served_at, server_version
+from flows.orchestration.servers import begin_own_server, make_prefect_home, served_at, server_version
 from flows.orchestration.settings import JOBS, Job
 
 HEARTBEAT_SECONDS = 30  # the automation for lost runs expects one at least every 90
@@ -130,12 +130,11 @@ def _recorded(chosen: Job) -> dict[str, Any]:
 
 
 def set_up_prefect(workspace: Path) -> None:
-    """Make Prefect quiet and offline. Without a server of the user's, take the one that `jixu serve` runs for
+    """Make Prefect quiet. Without a server of the user's, take the one that `jixu serve` runs for
     the workspace; the history of a command's own stays on this machine.
     """
     # an error reaches the user from the command itself, once
-    silent = dict.fromkeys(("PREFECT_LOGGING_LEVEL", "PREFECT_INTERNAL_LOGGING_LEVEL"), "CRITICAL")
-    defaults = {**QUIET, **silent}
+    defaults = dict.fromkeys(("PREFECT_LOGGING_LEVEL", "PREFECT_INTERNAL_LOGGING_LEVEL"), "CRITICAL")
     if not os.environ.get("PREFECT_API_URL"):
         defaults |= {
             "PREFECT_HOME": str(state_folder(workspace)),

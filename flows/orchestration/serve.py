@@ -24,7 +24,6 @@ from data.storage import is_remote
 from data.workers import end
 from data.workspace import Workspace, check_room, default_place, local_folder, state_folder
 from flows.orchestration.servers import (
-    QUIET,
     STOP_SECONDS,
     address_file,
     begin,
@@ -62,7 +61,6 @@ def serve(*, port: int = 4200, limit: int = 4, workspace: str | None = None) -> 
 def environment(place: str, port: int) -> dict[str, str]:
     """Environment of the server, the runner and the runs. Most variables that are set already win."""
     defaults = {
-        **QUIET,
         "PREFECT_HOME": str(state_folder(local_folder(place))),
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
         "PREFECT_RUNNER_POLL_FREQUENCY": "2",

@@ -23,14 +23,6 @@ from data.workspace import state_folder
 ROOT = Path(__file__).parents[2]
 START_SECONDS, STOP_SECONDS = 300, 90
 
-# Prefect sends nothing anywhere and asks nothing
-QUIET = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
-    "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
-    "PREFECT_CLI_PROMPT": "false",
-}
-
 
 def ask_no_proxy() -> None:
     """Have this process and those it starts ask no proxy, as of http_proxy, for addresses of this machine."""

@@ -1,10 +1,12 @@
 """Prefect's environment as a command sets it, whether there is room, and what services refuse."""
 
 import os
+from importlib import reload
 from pathlib import Path
 
 import pytest
 
+import flows
 from data.errors import InputError
 from data.workspace import check_room
 from flows.orchestration.command import run, set_up_prefect
@@ -20,6 +22,7 @@ def environment(monkeypatch):
 
 
 def test_nothing_is_sent_anywhere_and_history_stays_on_this_machine(environment, tmp_path):
+    reload(flows)
     environment["PREFECT_API_URL"] = ""
     set_up_prefect(tmp_path / "w")
     silent = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
