@@ -38,7 +38,7 @@ from data.refresh.plan import Plan, SourceFile
 from data.refresh.read import read_source
 from data.refresh.result import RefreshResult, result_of
 from data.refresh.scratch import connect, interruptible
-from data.segmentation import Word, discover_words, train_similar_words, write_dictionary
+from data.segmentation import Word, discover_words, find_similar_words, write_dictionary
 from data.storage import size_and_digest
 from data.tokenization import load_tokenizer
 from data.workspace import Workspace
@@ -104,8 +104,8 @@ def find_similar(plan: Plan, division: Division) -> str | None:
         return current
     pieces = [piece.assigned_path for piece in division.pieces]
     words_of = segmenter(plan.settings.dictionary)
-    similar = train_similar_words(
-        lambda: read_pieces(pieces), words_of, load_tokenizer(plan.tokenizer_path), seed=plan.settings.seed
+    similar = find_similar_words(
+        read_pieces(pieces), words_of, load_tokenizer(plan.tokenizer_path), seed=plan.settings.seed
     )
     return plan.workspace.relative(write_similar_words(similar, plan.workspace.shards(plan.settings.corpus)))
 

@@ -5,4 +5,4 @@ from .discovery import Word as Word
 from .discovery import discover_words as discover_words
 from .discovery import write_dictionary as write_dictionary
 from .segmenter import Segmenter as Segmenter
-from .similar_words import train_similar_words as train_similar_words
+from .similar_words import find_similar_words as find_similar_words

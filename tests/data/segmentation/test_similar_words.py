@@ -1,40 +1,41 @@
 import shutil
+from itertools import product
 
 import numpy as np
 import pytest
 
 from data.catalog import open_workspace
 from data.instances import read_info, word_keys
-from data.segmentation import train_similar_words
+from data.segmentation import find_similar_words
 from data.tokenization import train_tokenizer
 from tests.corpora import NEW
 from tests.data.helpers import SEGMENTER
 
-# two pairs of words are used alike
-TEXT = "".join(
-    f"{who}在{where}慢慢喝{what}。\n"
-    for who in ("老人", "学生", "客人", "朋友")
-    for where in ("早上", "晚上", "中午")
-    for what in ("绿茶", "红茶", "花茶", "XO", "xo")
-    for _ in range(8)
-)
+# to the tokenizer XO and xo are the same
+ALIKE = (("老人", "学生", "客人", "朋友"), ("早上", "晚上", "中午"), ("绿茶", "红茶", "花茶", "XO", "xo"))
+TEXT = "".join(f"{who}在{where}慢慢喝{what}。\n" for who, where, what in product(*ALIKE) for _ in range(8))
 
 
-def test_similar_words_have_the_same_number_of_tokens_and_are_deterministic(tokenizer):
-    first, again = (train_similar_words(lambda: [TEXT], SEGMENTER, tokenizer, seed=0) for _ in range(2))
-    assert len(first.keys) > 5 and (np.diff(first.keys.astype(float)) > 0).all()
-    assert first.keys.tolist() == again.keys.tolist()
+def test_similar_words_are_used_alike_and_have_the_same_number_of_tokens(tokenizer):
+    first, again = (find_similar_words([TEXT, ""], SEGMENTER, tokenizer, seed=0) for _ in range(2))
+    assert (np.diff(first.keys.astype(float)) > 0).all() and first.keys.tolist() == again.keys.tolist()
     assert first.input_ids.tolist() == again.input_ids.tolist()
-    for word in ("绿茶", "早上", "老人", "xo"):
-        ids = tokenizer.encode(word)[0]
-        at = np.searchsorted(first.keys, word_keys(ids, np.array([0]), np.array([len(ids)]))[0])
-        stand_in = first.input_ids[first.offsets[at] : first.offsets[at + 1]]
-        assert len(stand_in) == len(ids) and stand_in.tolist() != ids.tolist()
+    for words in ALIKE:
+        spelt = [tokenizer.encode(word)[0] for word in words]
+        for ids in spelt:
+            at = np.searchsorted(first.keys, word_keys(ids, np.array([0]), np.array([len(ids)]))[0])
+            stand_in = first.input_ids[first.offsets[at] : first.offsets[at + 1]].tolist()
+            assert stand_in != ids.tolist() and stand_in in [other.tolist() for other in spelt]
+
+
+def test_texts_of_rare_or_lonely_words_have_no_similar_words(tokenizer):
+    for texts in ([], ["绿茶红茶。\n"], ["绿茶\n" * 9]):
+        assert not len(find_similar_words(texts, SEGMENTER, tokenizer, seed=0).keys)
 
 
 def test_similar_words_of_sentencepiece_are_spelt_as_inside_a_sentence():
     tokenizer = train_tokenizer(TEXT.split("\n"), kind="sentencepiece", vocab_size=60)
-    similar = train_similar_words(lambda: [TEXT], SEGMENTER, tokenizer, seed=0)
+    similar = find_similar_words([TEXT], SEGMENTER, tokenizer, seed=0)
     pieces = [tokenizer.vocabulary[number] for number in similar.input_ids]
     assert len(similar.keys) > 5 and not any(piece.startswith("\u2581") for piece in pieces)
 
