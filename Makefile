@@ -15,7 +15,7 @@ INSTALLED := $(VENV)/.installed
 
 # runs again only when the requirements change; compiles afterwards, as pip would use one core
 $(INSTALLED): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "jixu needs Python 3.11 or newer; try: make PYTHON=python3.12"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || { echo "make needs Python 3.11 to 3.14, as the pinned torch has no others; try: make PYTHON=python3.12"; exit 2; }
 	@echo "installing into $(VENV) (once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
