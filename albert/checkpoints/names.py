@@ -54,51 +54,27 @@ _BERT = {
     "mlm.decoder": "cls.predictions.decoder.weight",
     "sop": "cls.seq_relationship",
 }
-_TENSORFLOW = {
-    "encoder.embedding.word": "bert/embeddings/word_embeddings",
-    "encoder.embedding.token_type": "bert/embeddings/token_type_embeddings",
-    "encoder.embedding.position": "bert/embeddings/position_embeddings",
-    "encoder.embedding.norm": "bert/embeddings/LayerNorm",
-    "encoder.pooler": "bert/pooler/dense",
-    "mlm.transform": "cls/predictions/transform/dense",
-    "mlm.norm": "cls/predictions/transform/LayerNorm",
+# google-research's names, which transformers' BERT took over with dots; a table has no leaf
+_TENSORFLOW_BERT = {
+    ours: theirs.removesuffix(".weight").replace("layer.", "layer_").replace(".", "/")
+    for ours, theirs in _BERT.items()
+} | {
+    "encoder.embedding.projection": "bert/encoder/embedding_hidden_mapping_in",
     "mlm.bias": "cls/predictions/output_bias",
     "sop.weight": "cls/seq_relationship/output_weights",
     "sop.bias": "cls/seq_relationship/output_bias",
 }
+_BRIGHT = {ours: theirs.replace("layer_{l}", "layer_shared") for ours, theirs in _TENSORFLOW_BERT.items()} | {
+    "encoder.embedding.projection.weight": "bert/embeddings/word_embeddings_2"
+}
 _GOOGLE_LAYER = "bert/encoder/transformer/group_{g}/inner_group_{i}/"
-_GOOGLE = {
-    **_TENSORFLOW,
-    "encoder.embedding.projection": "bert/encoder/embedding_hidden_mapping_in",
+_GOOGLE = _TENSORFLOW_BERT | {
     "encoder.attentions.{l}.query_key_value": _GOOGLE_LAYER + "attention_1/self/{part}",
     "encoder.attentions.{l}.output": _GOOGLE_LAYER + "attention_1/output/dense",
     "encoder.attentions.{l}.norm": _GOOGLE_LAYER + "LayerNorm",
     "encoder.feed_forwards.{l}.inner": _GOOGLE_LAYER + "ffn_1/intermediate/dense",
     "encoder.feed_forwards.{l}.output": _GOOGLE_LAYER + "ffn_1/intermediate/output/dense",
     "encoder.feed_forwards.{l}.norm": _GOOGLE_LAYER + "LayerNorm_1",
-}
-
-
-def _tensorflow_layers(layer: str) -> dict[str, str]:
-    return {
-        "encoder.attentions.{l}.query_key_value": layer + "attention/self/{part}",
-        "encoder.attentions.{l}.output": layer + "attention/output/dense",
-        "encoder.attentions.{l}.norm": layer + "attention/output/LayerNorm",
-        "encoder.feed_forwards.{l}.inner": layer + "intermediate/dense",
-        "encoder.feed_forwards.{l}.output": layer + "output/dense",
-        "encoder.feed_forwards.{l}.norm": layer + "output/LayerNorm",
-    }
-
-
-_BRIGHT = {
-    **_TENSORFLOW,
-    "encoder.embedding.projection.weight": "bert/embeddings/word_embeddings_2",
-    **_tensorflow_layers("bert/encoder/layer_shared/"),
-}
-_TENSORFLOW_BERT = {
-    **_TENSORFLOW,
-    "encoder.embedding.projection": "bert/encoder/embedding_hidden_mapping_in",
-    **_tensorflow_layers("bert/encoder/layer_{l}/"),
 }
 _LEAVES, _NORM_LEAVES = {"weight": "kernel", "bias": "bias"}, {"weight": "gamma", "bias": "beta"}
 _NAMES = {
