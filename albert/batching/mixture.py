@@ -106,18 +106,13 @@ class TrainingData:
         return StepData(batches, corpora, after, drawn, is_ordered)
 
     def rule_at(self, corpus: int, step: int) -> MaskRule:
-        """The rule that masks a corpus at a step."""
+        """The rule that masks a corpus at a step, counted from 0."""
         rule = self.streams[corpus].info.rule
         if self.mask_rates is None:
             return rule
-        return replace(rule, rate=mask_rate_at(self.mask_rates, step, self.phases[-1].until))
-
-
-def mask_rate_at(rates: tuple[float, ...], step: int, steps: int) -> float:
-    """The rate on the line from the first to the last of `steps` steps, counted from 0."""
-    first, last = rates
-    progress = min(step / max(steps - 1, 1), 1.0)
-    return round(first + (last - first) * progress, _RATE_DIGITS)
+        first, last = self.mask_rates
+        progress = min(step / max(self.phases[-1].until - 1, 1), 1.0)
+        return replace(rule, rate=round(first + (last - first) * progress, _RATE_DIGITS))
 
 
 def _furthest_behind(shares: Sequence[float], tokens: Sequence[int]) -> int:

@@ -45,13 +45,14 @@ class Instances:
         if static is not None:
             counts = np.diff(static[0])[rows]
             of_masks = take_ranges(static[0][rows], counts)
-            static = (_offsets(counts), *(values[of_masks] for values in static[1:]))
+            offsets = np.cumulative_sum(counts, include_initial=True)
+            static = (offsets, *(values[of_masks] for values in static[1:]))
         return Instances(
             self.instance_ids[rows],
             self.doc_keys[rows],
             self.sides[rows],
             self.input_ids[at],
-            _offsets(lengths),
+            np.cumulative_sum(lengths, include_initial=True),
             self.segment_b_start[rows],
             self.word_starts[at],
             self.sop_labels[rows],
@@ -65,10 +66,6 @@ class Instances:
             return draw_masks(*packed, vocabulary, rule, seed=seed, epoch=epoch)
         offsets, positions, ids, labels = self.static
         return Masks(positions + np.repeat(self.offsets[:-1], np.diff(offsets)), labels, ids)
-
-
-def _offsets(lengths: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(lengths)])
 
 
 def pack_batch(

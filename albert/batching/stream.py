@@ -99,8 +99,7 @@ class Planned(NamedTuple):
 
     instances: Instances
     rows: np.ndarray
-    epoch: int
-    after: Cursor  # the place in the data after it
+    after: Cursor  # the place in the data after it, in the same epoch
 
     @property
     def tokens(self) -> int:
@@ -158,7 +157,7 @@ class InstanceStream:
                 batches = token_batches(instances.lengths[rows], self.batch_tokens, rng)
                 found = found or bool(batches)
                 for number, batch in enumerate(batches[skip:], skip + 1):
-                    yield Planned(instances, rows[batch], epoch, Cursor(epoch, window, number))
+                    yield Planned(instances, rows[batch], Cursor(epoch, window, number))
                 skip = 0
             if not found:
                 raise InputError(
@@ -169,7 +168,7 @@ class InstanceStream:
 
     def pack(self, planned: Planned, rule: MaskRule) -> Batch:
         """Pack and mask a batch."""
-        instances, rows, epoch, _ = planned
+        instances, rows, (epoch, *_) = planned
         return pack_batch(instances, rows, self.info.vocabulary, rule, seed=self.seed, epoch=epoch)
 
     def held_out(self, max_tokens: int) -> Instances | None:

@@ -183,5 +183,5 @@ def _text(instances: Instances, rows: np.ndarray, *, joined: bool) -> Letters:
     is_first = np.ones(len(rows), dtype=bool)
     if joined:
         is_first[1:] = np.diff(instances.doc_keys[rows]) != 0
-    first = np.concatenate([[0], np.cumsum(a + b)])
+    first = np.cumulative_sum(a + b, include_initial=True)
     return Letters.of(ids.astype(np.uint32) + 1, np.append(first[:-1][is_first], first[-1]))

@@ -87,9 +87,9 @@ class Encoded:
         sequences = take_ranges(self.first[examples], counts)
         lengths = self.offsets[sequences + 1] - self.offsets[sequences]
         tokens = take_ranges(self.offsets[sequences], lengths)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        offsets, first = (np.cumulative_sum(sizes, include_initial=True) for sizes in (lengths, counts))
         batch = pack_segments(self.input_ids[tokens], offsets, self.segment_b_start[sequences])
-        return Chosen(batch, examples, sequences, tokens, np.concatenate([[0], np.cumsum(counts)]))
+        return Chosen(batch, examples, sequences, tokens, first)
 
 
 @dataclass(frozen=True, kw_only=True)

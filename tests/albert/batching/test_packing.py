@@ -62,10 +62,10 @@ def test_each_epoch_reads_what_is_not_held_out_in_an_order_and_with_dynamic_mask
     shards = make_corpus(tmp_path, "tea", samples / "tea.jsonl", vocabulary_file, max_seq_length=64)
     source = InstanceStream(shards, batch_tokens=300, held_out_share=0.1, masking=masking)
     ids, masked, windows = ({0: [], 1: []} for _ in range(3))
-    for planned in takewhile(lambda one: one.epoch < 2, source.plan()):
-        ids[planned.epoch] += planned.instances.instance_ids[planned.rows].tolist()
-        masked[planned.epoch] += source.pack(planned, source.info.rule).masked_labels.tolist()
-        windows[planned.epoch].append(frozenset(planned.instances.instance_ids.tolist()))
+    for planned in takewhile(lambda one: one.after.epoch < 2, source.plan()):
+        ids[planned.after.epoch] += planned.instances.instance_ids[planned.rows].tolist()
+        masked[planned.after.epoch] += source.pack(planned, source.info.rule).masked_labels.tolist()
+        windows[planned.after.epoch].append(frozenset(planned.instances.instance_ids.tolist()))
     tables = [read_shard(one) for one in shards]
     all_ids, sides = (np.concatenate([one[name] for one in tables]) for name in ("instance_id", "side"))
     held_out = is_held_out(sides, 0.1)

@@ -43,7 +43,7 @@ def grow(refreshed):
     def ids(texts, corpus="c", **options):
         stream, share = refreshed(texts, corpus, **options)
         everything = stream._load(stream.row_groups)
-        epoch = takewhile(lambda planned: planned.epoch == 0, stream.plan())
+        epoch = takewhile(lambda planned: planned.after.epoch == 0, stream.plan())
         trained = {key for planned in epoch for key in planned.instances.doc_keys[planned.rows]}
         return set(everything.doc_keys[is_held_out(everything.sides, share)].tolist()), trained
 
