@@ -132,6 +132,7 @@ def compare_models(
     split: Literal["dev", "test"] = "test" if "test" in data.splits else "dev"
     reported, first = data.splits[split], models[0].candidates[0]
     slices = _slices(reported, first.encoded[split].sizes, domain_words)
+    labels = {one.gold() for one in reported.examples if isinstance(one, Example)}
     return Comparison(
         task=data.task.name,
         kind=str(data.task.kind),
@@ -146,7 +147,7 @@ def compare_models(
         dropped=data.dropped,
         chance=chance_of(data, reported),
         groups=reported.groups,
-        obstacle=_obstacle(reported),
+        obstacle=f"all examples have the label {labels.pop() or 'none'}" if len(labels) == 1 else None,
         seeds=tuple(dict.fromkeys(run.result.seed for run in models[0].runs)),
         models=tuple(_result(model, data, split, slices) for model in models),
         primary=first.settings.primary_model(),
@@ -176,11 +177,6 @@ def _entangled(reported: Split, name: str) -> Iterator[str]:
             f"{reported.entangled:,} of {len(reported.examples):,} {name} examples hang together by texts in "
             "common, too many for a group: intervals take them as independent"
         )
-
-
-def _obstacle(split: Split) -> str | None:
-    labels = {one.gold() for one in split.examples if isinstance(one, Example)}
-    return f"all examples have the label {labels.pop() or 'none'}" if len(labels) == 1 else None
 
 
 def _result(model: ModelRuns, data: TaskData, split: str, slices: Sequence[_Slice]) -> ModelResult:

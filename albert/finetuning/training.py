@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from albert.checkpoints import AutoEncoder, Source, load_start, names_checkpoint
+from albert.checkpoints import AutoEncoder, load_start, names_checkpoint
 from albert.evaluation import EpochRecord, SeedResult, SweepPoint, leaves_chance, score
 from albert.finetuning.encoding import Encoded, Predictions
 from albert.finetuning.exporting import FineTuned, save_fine_tuned
@@ -80,7 +80,7 @@ class Candidate:
     settings: FineTuneSettings
     data: TaskData
     path: Path
-    checksum: str  # sha256 of its weights' file
+    checksum: str  # sha256 of its weights' file; if there are several, of their checksums
     config: AlbertConfig
     name: str
     learner: Learner
@@ -127,23 +127,19 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
     encoded = {name: learner.encode(split.examples, start.tokenizer, length) for name, split in splits}
     if isinstance(learner, Regression) and "train" in encoded:
         learner = learner.fitted(encoded["train"].targets)
+    digests = [sha256(file) for file in start.source.files]
+    joint = hashlib.sha256("".join(digests).encode()).hexdigest()
     return Candidate(
         settings=replace(settings, running=running),
         data=data,
         path=path,
-        checksum=_checksum(start.source),
+        checksum=digests[0] if len(digests) == 1 else joint,
         config=start.encoder.config,
         is_own=start.is_own,
         name=settings.model_names()[model],
         learner=learner,
         encoded=encoded,
     )
-
-
-def _checksum(source: Source) -> str:
-    """The sha256 of the weights' file; if there are several, of their checksums."""
-    digests = [sha256(path) for path in source.files]
-    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 class Run(NamedTuple):
@@ -391,8 +387,11 @@ def score_all(model: nn.Module, encoded: Encoded, precision: str, *, is_shown: b
     device = next(model.parameters()).device
     model.eval()
     rows, places = [], []
+    order = np.argsort(encoded.sizes, kind="stable")
+    ends = np.cumsum(encoded.sizes[order])
+    batches = np.split(order, np.flatnonzero(np.diff(ends // _PREDICTED_TOKENS)) + 1)
     hidden = None if is_shown else True  # None: where there is no terminal
-    for examples in tqdm(_by_length(encoded.sizes), unit="batch", leave=False, disable=hidden):
+    for examples in tqdm(batches, unit="batch", leave=False, disable=hidden):
         chosen = encoded.choose(examples)
         with autocast(device, precision):
             rows.append(model(chosen.batch.to(device)).float().cpu().numpy())
@@ -400,9 +399,3 @@ def score_all(model: nn.Module, encoded: Encoded, precision: str, *, is_shown: b
         places.append(chosen.tokens if len(rows[-1]) == len(chosen.tokens) else chosen.sequences)
     # a model that diverged predicts nothing; zeros are right no more often than by chance
     return np.nan_to_num(np.concatenate(rows)[np.argsort(np.concatenate(places))])
-
-
-def _by_length(sizes: np.ndarray) -> list[np.ndarray]:
-    order = np.argsort(sizes, kind="stable")
-    ends = np.cumsum(sizes[order])
-    return np.split(order, np.flatnonzero(np.diff(ends // _PREDICTED_TOKENS)) + 1)

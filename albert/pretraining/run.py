@@ -241,7 +241,9 @@ class _Run:
         is_due = evaluation_due or checkpoint_due or trainer.is_review_due
         if not is_due and self.process.world_size > 1:
             return False  # they ask each other only after steps at which they meet anyway
-        stop, overdue = self.process.any(stop, self._is_checkpoint_overdue())
+        # the first process alone looks at the clock
+        waited = time.monotonic() - self.saved_at if self.process.is_first else 0.0
+        stop, overdue = self.process.any(stop, waited >= 60 * settings.running.checkpoint_minutes)
         if not (is_due or stop or overdue):
             return False
         if self._review():
@@ -343,11 +345,6 @@ class _Run:
     def _is_stale(self) -> bool:
         patience = self.settings.evaluation.patience
         return patience is not None and self.trainer.state.stale_evaluations >= patience
-
-    def _is_checkpoint_overdue(self) -> bool:
-        # the first process alone looks at the clock
-        waited = time.monotonic() - self.saved_at
-        return self.process.is_first and waited >= 60 * self.settings.running.checkpoint_minutes
 
     def _checkpoint(self, status: str) -> None:
         self.newest = self.trainer.checkpoint()

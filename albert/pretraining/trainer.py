@@ -345,17 +345,14 @@ class Trainer:
             figures = {i: Figures(*row) for i, row in enumerate(by_corpus) if Figures(*row).mlm_count}
             losses = {i: f.mlm_loss / f.mlm_count for i, f in figures.items()}
             checked = 0.0 if may_overflow else norm
-            wrong = sentinel.check(losses, checked, is_harder=self._is_harder(step))
+            # steps are counted from 1, and what is masked changes from one to the next
+            before, now = (self.data.rule_at(0, n).rate for n in (step - 2, step - 1))
+            wrong = sentinel.check(losses, checked, is_harder=now > before)
             if wrong:
                 break
             done.append(StepRecord(step, tokens, figures, norm, rate))
         self._pending = []
         return done, wrong
-
-    def _is_harder(self, step: int) -> bool:
-        """Whether more is masked in a step, counted from 1, than in the one before."""
-        before, now = (self.data.rule_at(0, n).rate for n in (step - 2, step - 1))
-        return now > before
 
     def roll_back(self, wrong: str) -> str:
         """Roll back to the last good checkpoint or the start, at half the rate, and skip the data since.

@@ -90,14 +90,17 @@ def build_report(
     `settings` are records by job. `checksums` are added to those of the checkpoints and corpora.
     """
     runs = [*bases, *([pretraining] if pretraining else [])]
+    unfinished = (
+        f"{result.run_folder.name} was interrupted after {result.steps:,} steps: these are its figures so "
+        "far. The same command resumes it."
+        for result in runs
+        if result.status != "completed"
+    )
     return Report(
         schema_version=SCHEMA_VERSION,
         title=title,
         verdict=verdict(pretraining, evaluations),
-        warnings=(
-            *evaluation_warnings(evaluations),
-            *(_unfinished(result) for result in runs if result.status != "completed"),
-        ),
+        warnings=(*evaluation_warnings(evaluations), *unfinished),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
         corpora=tuple(corpora),
@@ -107,13 +110,6 @@ def build_report(
         settings=to_jsonable_python(settings or {}),
         versions=installed_versions(),
         checksums={**_known_checksums(runs, evaluations, corpora), **(checksums or {})},
-    )
-
-
-def _unfinished(result: PretrainResult) -> str:
-    return (
-        f"{result.run_folder.name} was interrupted after {result.steps:,} steps: these are its figures so "
-        "far. The same command resumes it."
     )
 
 

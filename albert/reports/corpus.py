@@ -60,12 +60,17 @@ def corpus_section(facts: CorpusFacts) -> Section:
         note += f" Made by the recipe {facts.recipe_hash}."
     totals = Table("", tuple(facts.totals), (tuple(map(number, facts.totals.values())),), words=())
     words = {word: number(count) for word, count in facts.top_words[:10]}
+    orders = (_ORDER.get(one.sop_label, "single segment") for one in facts.samples)
+    passages = (
+        Passage(one.text, f"{one.masked}\n{order}, document {one.doc_id}")
+        for one, order in zip(facts.samples, orders, strict=True)
+    )
     return Section(
         title=f"Corpus: {facts.corpus}, version {facts.version}",
         notes=(note,),
         tables=(totals, funnel_table(facts), pairs_table(("Most frequent words", "occurrences"), words)),
         plots=tuple(_plots(facts)),
-        details=(_samples(facts),),
+        details=(Section(title="Sample instances", passages=tuple(passages)),),
     )
 
 
@@ -103,13 +108,3 @@ def _plots(facts: CorpusFacts) -> list[Plot]:
         bars = [(f"{n} or more" if n >= 6 else str(n), count) for n, count in facts.word_lengths]
         plots.append(columns("Words by length", "words", bars, x_label="characters"))
     return plots
-
-
-def _samples(facts: CorpusFacts) -> Section:
-    passages = tuple(
-        Passage(
-            one.text, f"{one.masked}\n{_ORDER.get(one.sop_label, 'single segment')}, document {one.doc_id}"
-        )
-        for one in facts.samples
-    )
-    return Section(title="Sample instances", passages=passages)
