@@ -6,7 +6,6 @@ V = vocabulary, n = masked tokens, E = width of the vectors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
@@ -14,29 +13,18 @@ from scipy.sparse.linalg import svds
 
 from albert.batching import Instances, InstanceStream, held_out_rows
 
+# how often one token is followed by another, 1, 2, ... apart, [V, V] each
+Pairs = Sequence[sparse.csr_array]
 _MOST_COUNTED = 1 << 26  # tokens of training text: half a minute
 _WINDOW = 4  # neighbours on each side that a word vector is made of; a pair d apart counts 1/d
 _CONTEXT_POWER = 0.75  # of the frequencies of contexts (Levy et al. 2015, section 3.1)
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How often tokens stand beside each other in training text."""
-
-    pairs: tuple[sparse.csr_array, ...]  # [V, V] each: the first is followed by the second, 1, 2, ... apart
-
-    @property
-    def frequencies(self) -> np.ndarray:
-        """The share of every token in the text [V], none 0."""
-        counts = self.pairs[0].sum(axis=0) + 1.0
-        return counts / counts.sum()
-
-
-def count_neighbours(streams: Sequence[InstanceStream], vocab_size: int, window: int = _WINDOW) -> Counts:
+def count_neighbours(stream: InstanceStream, vocab_size: int, window: int = _WINDOW) -> Pairs:
     """Count pairs of tokens up to `window` apart in the training text, or in 67 million tokens of more."""
     pairs = [sparse.csr_array((vocab_size, vocab_size), dtype=np.float32) for _ in range(window)]
     counted = 0
-    for instances, rows in (part for stream in streams for part in stream.training_text()):
+    for instances, rows in stream.training_text():
         text = instances.take(rows)
         ids = text.input_ids.astype(np.int64)
         row = np.repeat(np.arange(len(rows)), text.lengths)
@@ -48,16 +36,22 @@ def count_neighbours(streams: Sequence[InstanceStream], vocab_size: int, window:
         counted += len(ids)
         if counted > _MOST_COUNTED:
             break
-    return Counts(tuple(pairs))
+    return pairs
 
 
-def word_vectors(counts: Counts, width: int, *, special_ids: np.ndarray, seed: int) -> np.ndarray:
+def frequencies_of(pairs: Pairs) -> np.ndarray:
+    """The share of every token in the text [V], none 0."""
+    counts = pairs[0].sum(axis=0) + 1.0
+    return counts / counts.sum()
+
+
+def word_vectors(pairs: Pairs, width: int, *, special_ids: np.ndarray, seed: int) -> np.ndarray:
     """Vectors [V, E] fp32 of unit length; zero for special tokens and those without neighbours.
 
     Positive pointwise mutual information in a window, and its truncated singular value decomposition (Levy
     et al. 2015, sections 2 and 3.3: each side takes the root of the singular values).
     """
-    together = sum(pairs / (d + 1) for d, pairs in enumerate(counts.pairs))
+    together = sum(counts / (d + 1) for d, counts in enumerate(pairs))
     words = np.ones(together.shape[0], dtype=np.float32)
     words[special_ids] = 0
     only = sparse.diags_array(words)
@@ -77,14 +71,16 @@ def word_vectors(counts: Counts, width: int, *, special_ids: np.ndarray, seed: i
     return np.where(lengths > 1e-6, vectors / np.maximum(lengths, 1e-6), 0).astype(np.float32)
 
 
-def bigram_loss(counts: Counts, stream: InstanceStream, instances: Instances) -> float:
-    """The mean loss in nats of a bigram count model on masked tokens: what a trained model must beat.
+def bigram_loss(stream: InstanceStream, instances: Instances) -> float:
+    """The mean loss in nats on masked tokens of a bigram count model of the training text: what a trained
+    model must beat.
 
     It sees what the model sees: p(token | left) p(token | right) / p(token), normalised, where each side is
     smoothed by Witten and Bell's rule (Chen and Goodman 1999, section 2.6) and a masked neighbour says
     nothing.
     """
-    following, frequencies = counts.pairs[0], counts.frequencies
+    pairs = count_neighbours(stream, stream.info.vocab_size, window=1)
+    following, frequencies = pairs[0], frequencies_of(pairs)
     preceding, mask_id = following.T.tocsr(), stream.info.vocabulary.mask_id
     total, tokens = 0.0, 0
     for batch in stream.pack_held_out(instances, held_out_rows(instances, 4096)):

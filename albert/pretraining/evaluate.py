@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from albert.batching import InstanceStream, rows_within
-from albert.evaluation import bigram_loss, changes_of, count_neighbours, scores_of, seen_share, sums_of
+from albert.evaluation import bigram_loss, changes_of, scores_of, seen_share, sums_of
 from albert.model import PretrainingModel
 from albert.runtime import Process
 from data.errors import InputError
@@ -80,6 +80,5 @@ def baselines_of(streams: Mapping[str, InstanceStream], tokens: int) -> dict[str
         suffix = f"@{name}" if name else ""
         if instances := stream.held_out(tokens):
             found[f"held_out_seen{suffix}"] = seen_share(instances, list(streams.values()))
-            counts = count_neighbours([stream], stream.info.vocab_size, window=1)
-            found[f"held_out_bigram_loss{suffix}"] = bigram_loss(counts, stream, instances)
+            found[f"held_out_bigram_loss{suffix}"] = bigram_loss(stream, instances)
     return found

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from albert.batching import InstanceStream
-from albert.evaluation import bigram_loss, count_neighbours, word_vectors
+from albert.evaluation import bigram_loss, count_neighbours, frequencies_of, word_vectors
 
 
 @pytest.fixture(scope="module")
@@ -20,14 +20,14 @@ def test_pairs_are_counted_within_a_sequence_of_training_text(stream):
         for row in rows:
             ids = instances.input_ids[instances.offsets[row] : instances.offsets[row + 1]].tolist()
             expected.update(zip(ids[:-2], ids[2:], strict=True))
-    found = count_neighbours([stream], stream.info.vocab_size).pairs[1].todok()
+    found = count_neighbours(stream, stream.info.vocab_size)[1].todok()
     assert {tuple(map(int, pair)): count for pair, count in found.items()} == expected
 
 
 def test_the_bigram_loss_is_that_of_a_normalised_model(stream):
-    counts = count_neighbours([stream], stream.info.vocab_size, window=1)
+    (counts,) = count_neighbours(stream, stream.info.vocab_size, window=1)
     mask_id = stream.info.vocabulary.mask_id
-    held_out, pairs, p = stream.held_out(1500), counts.pairs[0].toarray(), counts.frequencies
+    held_out, pairs, p = stream.held_out(1500), counts.toarray(), frequencies_of([counts])
     losses = []
     for batch in stream.held_out_batches(1500):
         ids = batch.input_ids.tolist()
@@ -37,20 +37,20 @@ def test_the_bigram_loss_is_that_of_a_normalised_model(stream):
                 known = 0 if neighbour == mask_id else seen.sum() / max(seen.sum() + (seen > 0).sum(), 1)
                 product = product * ((1 - known) * p + known * seen / max(seen.sum(), 1))
             losses.append(-np.log(product[label] / product.sum()))
-    assert bigram_loss(counts, stream, held_out) == pytest.approx(np.mean(losses), rel=1e-6)
+    assert bigram_loss(stream, held_out) == pytest.approx(np.mean(losses), rel=1e-6)
     assert np.mean(losses) < np.log(stream.info.vocab_size) - 2
 
 
 def test_word_vectors_have_unit_length_and_similar_contexts_bring_words_together(stream):
-    counts = count_neighbours([stream], stream.info.vocab_size)
+    counts = count_neighbours(stream, stream.info.vocab_size)
     special = stream.info.vocabulary.special_ids
     vectors = word_vectors(counts, 24, special_ids=special, seed=0)
     lengths = np.linalg.norm(vectors, axis=1)
     assert not lengths[special].any() and set(np.round(lengths, 4)) <= {0, 1}
     assert np.array_equal(vectors, word_vectors(counts, 24, special_ids=special, seed=0))
-    frequent = np.argsort(-counts.frequencies)[10:200]
+    frequent = np.argsort(-frequencies_of(counts))[10:200]
     together = np.zeros(vectors.shape[:1] * 2, dtype=bool)
-    for pairs in counts.pairs:
+    for pairs in counts:
         together |= (pairs + pairs.T).toarray() > 2
     likeness, near = (vectors @ vectors.T)[np.ix_(frequent, frequent)], together[np.ix_(frequent, frequent)]
     assert likeness[near].mean() > likeness[~near].mean() + 0.05
