@@ -16,7 +16,10 @@ _MOST_LINES = 4  # of a plot whose lines can still be told apart
 
 def evaluation_plots(comparison: Comparison) -> list[Plot]:
     """Scores, differences and what lies behind them."""
-    plots = [_score_plot(comparison)]
+    main = comparison.metric
+    arms = (*comparison.models, *comparison.baselines)
+    rows = [interval_of(one.label, one.reported[main]) for one in arms]
+    plots = [intervals(capitalised(f"{comparison.split} {metric_name(main)}"), SCORE_UNIT, rows)]
     if comparison.differences:
         title = f"Change against {comparison.models[0].name}"
         plots.append(_difference_plot(title, "points", comparison.differences))
@@ -27,7 +30,7 @@ def evaluation_plots(comparison: Comparison) -> list[Plot]:
     if len(shown) > _MOST_LINES:
         shown = (shown[0], comparison.subject)
     if lines := _lines(shown, _dev_by_epoch):
-        title = f"Dev {metric_name(comparison.metric)} while fine-tuning"
+        title = f"Dev {metric_name(main)} while fine-tuning"
         plots.append(curves(title, "points, mean of the runs still training", lines, x_label="epoch"))
     if lines := _lines(shown, _accuracy_by_confidence):
         unit, perfect = "accuracy by confidence, all seeds", Line("", ((0, 0), (1, 1)), "behind")
@@ -52,13 +55,6 @@ def interval_of(label: str, one: Summary | Difference) -> Interval:
     half = one.half_width
     ends = None if half is None else (100 * (one.mean - half), 100 * (one.mean + half))
     return Interval(label, [100 * value for value in one.values], 100 * one.mean, ends)
-
-
-def _score_plot(comparison: Comparison) -> Plot:
-    rows = [interval_of(model.label, model.reported[comparison.metric]) for model in comparison.models]
-    rows += [interval_of(one.name, one.reported[comparison.metric]) for one in comparison.baselines]
-    title = f"{comparison.split} {metric_name(comparison.metric)}"
-    return intervals(capitalised(title), SCORE_UNIT, rows)
 
 
 def _difference_plot(title: str, unit: str, differences: Sequence[Difference]) -> Plot:
