@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from albert.pretraining.audits import Audits
 from albert.pretraining.settings import FAILURE_FILE, RESULT_FILE
 from albert.pretraining.state import Event, Metrics
 from data.errors import ConfigError, UserError
-from data.files import read_json, write_json, write_text
+from data.files import read_json, write_json
 from data.options import parse
 
 
@@ -88,7 +87,7 @@ def record_failure(run_folder: Path) -> Iterator[None]:
         path = run_folder / FAILURE_FILE
         if not path.exists():
             with suppress(OSError):  # a full disk has no room for it
-                write_text(path, json.dumps(asdict(_describe(error)), ensure_ascii=False) + "\n")
+                write_json(path, asdict(_describe(error)))
         raise
 
 
@@ -102,10 +101,8 @@ def _describe(error: BaseException) -> Failure:
 
 def read_failure(run_folder: Path) -> Failure | None:
     """How the run's last training failed; None if it did not, still runs, or was killed."""
-    try:
-        return Failure(**json.loads((run_folder / FAILURE_FILE).read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
+    path = run_folder / FAILURE_FILE
+    return Failure(**read_json(path)) if path.is_file() else None
 
 
 def forget_failure(run_folder: Path) -> None:
