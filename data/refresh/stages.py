@@ -5,8 +5,10 @@ They are plain functions over small records, so that they run the same in a loop
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,7 @@ from data.catalog import (
     read_catalog,
     write_catalog,
 )
+from data.errors import InputError
 from data.files import sync, sync_all
 from data.instances import Shard, is_readable, sum_counts, write_similar_words
 from data.refresh.assign import Division, assign
@@ -67,13 +70,28 @@ def read_batch(files: Sequence[SourceFile], plan: Plan) -> list[ReadSource]:
 
 def _read(file: SourceFile, plan: Plan) -> ReadSource:
     """Read one source, unless the current version read the same bytes in the same way."""
-    size, digest = size_and_digest(file.uri)
-    name = file.listing_name(digest, plan.recipe_hash)
-    committed = plan.workspace.documents(plan.settings.corpus) / name
-    source = Source(file.place, size, digest, plan.workspace.relative(committed))
+    changed = _changed_at(file.uri)
+    source = _source(file, plan, *size_and_digest(file.uri))
+    committed = plan.workspace.root / source.listing_path
     if source == file.previous and is_readable(committed):
         return ReadSource(source, committed, None)
-    return ReadSource(source, *_stage(file, plan, name))
+    staged = _stage(file, plan, committed.name)
+    if _changed_at(file.uri) != changed:  # what was read may be half written: the next refresh reads it again
+        digest = hashlib.sha256(f"{source.sha256} until {changed}".encode()).hexdigest()
+        source = _source(file, plan, source.size, digest)
+    return ReadSource(source, *staged)
+
+
+def _changed_at(uri: str) -> int | None:
+    """Return when content, name or rights of a local file were last changed, in nanoseconds."""
+    with suppress(OSError):
+        return os.stat(uri).st_ctime_ns
+    return None
+
+
+def _source(file: SourceFile, plan: Plan, size: int, digest: str) -> Source:
+    listing = plan.workspace.documents(plan.settings.corpus) / file.listing_name(digest, plan.recipe_hash)
+    return Source(file.place, size, digest, plan.workspace.relative(listing))
 
 
 def _stage(file: SourceFile, plan: Plan, listing_name: str) -> tuple[Path, Path]:
@@ -92,9 +110,16 @@ def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
         for work in (partial(list_documents, db, plan, listings), partial(drop_repeated, db, plan, staged)):
             for number in interruptible(db, work):
                 if staged[number] is None:  # an unchanged source, whose text is needed after all
-                    name = Path(sources[number].source.listing_path).name
-                    _, staged[number] = _stage(plan.files[number], plan, name)
+                    again, staged[number] = _stage(plan.files[number], plan, listings[number].name)
+                    if not _begins_as(again, listings[number]):
+                        raise InputError(f"{sources[number].source.uri} changed meanwhile: refresh again")
         return interruptible(db, partial(assign, db, plan, staged))
+
+
+def _begins_as(listing: Path, earlier: Path) -> bool:
+    """Whether a listing has the documents of an earlier one in the same rows; its file may have grown."""
+    now, before = (pq.read_table(path, columns=["doc_id", "staged_row"]) for path in (listing, earlier))
+    return now[: len(before)].equals(before)
 
 
 def find_similar(plan: Plan, division: Division) -> str | None:

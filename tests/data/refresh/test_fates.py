@@ -1,10 +1,14 @@
 """Which documents are used."""
 
 import random
+from contextlib import nullcontext
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from data.errors import InputError
+from data.refresh.read import read_source
 from tests.data.helpers import random_text
 
 FOOTER = "本网站所有内容均为转载，版权归原作者所有，如有侵权请联系删除。"
@@ -20,9 +24,12 @@ def test_a_sentence_of_fifty_documents_drops_those_it_fills(tea, carriers, reaso
     assert listed["reason"].to_pylist() == [None] * 5 + [reason] * (carriers - 5)
 
 
+def text(seed):
+    return "".join(random.Random(seed).choices("茶山水火土木金石春夏秋冬东西南北", k=200)) + "。"
+
+
 def test_near_copies_are_decided_once_and_again_when_their_original_is_gone(tea):
-    rng = random.Random(1)
-    first, second = ("".join(rng.choices("茶山水火土木金石春夏秋冬东西南北", k=200)) + "。" for _ in "ab")
+    first, second = map(text, "ab")
     texts = {"a": [first], "b": [first[:-2], second], "c": [second + "茶"]}
     for names, kept in (("ab", [first, second]), ("abc", [first, second]), ("bc", [first[:-2], second])):
         for path in tea.raw.iterdir():
@@ -31,3 +38,44 @@ def test_near_copies_are_decided_once_and_again_when_their_original_is_gone(tea)
             tea.put(name, *texts[name])
         tea.refresh()
         assert tea.texts() == sorted(kept)
+
+
+@pytest.mark.parametrize("number, kept", [(0, 0), (2, 2)], ids=["at its beginning", "at its end"])
+def test_a_source_that_changes_before_its_text_is_needed_again_gives_no_wrong_text(
+    tea, monkeypatch, number, kept
+):
+    """A copy's source is read again as its original is gone. One that has grown is as good as before."""
+    first, second, new = map(text, "abc")
+    copies = ["茶" + first, second]
+    tea.put("a", first)
+    tea.put("b", *copies)
+    tea.refresh()
+    (tea.raw / "a.jsonl").unlink()
+
+    def read(*source):
+        tea.put("b", *copies[:number], new, *copies[number:])
+        read_source(*source)
+
+    monkeypatch.setattr("data.refresh.stages.read_source", read)
+    with (
+        nullcontext() if kept else pytest.raises(InputError, match="b.jsonl changed meanwhile: refresh again")
+    ):
+        tea.refresh()
+    assert tea.texts() == sorted(copies if kept else [first, second])
+
+
+def test_a_source_that_was_written_while_it_was_read_is_read_again(tea, monkeypatch):
+    """Also one that holds in the end what it held at first, as a copy over itself does."""
+    tea.put("a", text("a"))
+    tea.put("b", text("b"))
+
+    def read(uri, *rest):
+        whole = Path(uri).read_bytes()
+        Path(uri).write_bytes(whole if uri.endswith("a.jsonl") else b"")
+        read_source(uri, *rest)
+        Path(uri).write_bytes(whole)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("data.refresh.stages.read_source", read)
+        assert tea.refresh().documents == 1
+    assert tea.refresh().documents == 2 and not tea.refresh().is_new
