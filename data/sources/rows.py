@@ -51,7 +51,7 @@ def whole_lines(lines: Iterator[str]) -> Iterator[str | int]:
 def json_rows(lines: Iterator[str]) -> Iterator[tuple[str, object, int]]:
     """Yield each value of a file with its place and its line's length; a `BadRow` for anything but JSON.
 
-    The place is "line=3", or "item=3" if values span lines; then the length is 0.
+    The place is "line=3", or "item=3" if values span lines; then, and if it shares a line, the length is 0.
     """
     number, first = next(((n, line) for n, line in enumerate(lines, 1) if line.strip()), (1, ""))
     if _begins_value(first):
@@ -69,7 +69,7 @@ def json_rows(lines: Iterator[str]) -> Iterator[tuple[str, object, int]]:
             # a program may write an array of objects on one line
             is_array = isinstance(value, list) and any(isinstance(item, dict) for item in value)
             for item in value if is_array else [value]:
-                yield f"line={at}", item, len(line)
+                yield f"line={at}", item, 0 if is_array else len(line)
 
 
 def _begins_value(line: str) -> bool:

@@ -34,6 +34,13 @@ def test_json_is_read_in_whatever_layout(write, layout):
         assert texts(path) == [row["text"] for row in rows] and not reasons(path)
 
 
+def test_values_of_one_line_do_not_each_count_the_characters_of_all(write):
+    path = write("corpus.json", dumps([{"text": FIRST}, *[{"title": SECOND}] * 9]))
+    assert reasons(path) == {"no_text_field": 9}
+    dropped = [item.characters for item in read_documents(path) if isinstance(item, Dropped)]
+    assert sum(dropped) < path.stat().st_size
+
+
 def dumps(row):
     return json.dumps(row, ensure_ascii=False)
 
