@@ -89,12 +89,16 @@ def _list_files(workspace: Workspace, base: Manifest) -> Manifest:
 
 
 def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = False) -> Manifest:
-    """Make a copy equal to what is published, unless only the copy changed; InputError if both did."""
+    """Make a copy equal to what is published, unless only the copy changed; InputError if both did.
+
+    A copy that lacks files has not changed by that alone: a cache may be cleared of old ones.
+    """
     base, newest = _read_both(store, workspace)
     if not (newest.number or may_be_empty):
         raise InputError(f"nothing is published at {store.url}")
     workspace.root.mkdir(parents=True, exist_ok=True)
-    if newest.number == base.number:
+    is_same = newest.number == base.number
+    if is_same and all((workspace.root / name).is_file() for name in base.files):
         return newest
     if newest.number < base.number:
         raise InputError(
@@ -103,6 +107,8 @@ def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = Fals
         )
     here = _list_files(workspace, base).files.items()  # some of the newest if a pull was interrupted
     if here - base.files.items() - newest.files.items():
+        if is_same:
+            return newest
         raise InputError(_CONFLICT.format(store.url, workspace.root))
     missing = dict(newest.files.items() - here)
     last = missing.keys() & {workspace.catalog.name}
