@@ -186,7 +186,8 @@ class Statistics:
         """Count the documents, the dropped among them, and the characters of the others by source file."""
         return self.sql(
             f"""
-            select {SOURCE_FILE} as source, count(*) as documents, count(dropped_reason) as dropped,
+            select case dropped_reason when 'unreadable_file' then regexp_replace(source_uri, '#[^#]*$', '')
+                else {SOURCE_FILE} end as source, count(*) as documents, count(dropped_reason) as dropped,
                 coalesce(sum(chars) filter (dropped_reason is null), 0)::bigint as chars
             from documents where corpus = ? group by source order by chars desc, source
             """,

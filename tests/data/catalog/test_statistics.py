@@ -226,6 +226,7 @@ def test_sources_are_where_they_stand_now_and_an_older_versions_texts_where_they
     (tea.raw / "old.jsonl").rename(tea.raw / "new.jsonl")
     tea.refresh()
     (tea.raw / "other.jsonl").rename(tea.raw / "moved.jsonl")
+    (tea.raw / "moved.parquet").write_bytes(b"PAR1 not really")  # its row says in a sentence what is wrong
     assert tea.refresh().kept_shards == 1
     for version, names in ((1, {"old", "other"}), (3, {"new", "other"})):
         with open_workspace(tea.root, newest={"tea": version}) as opened:
