@@ -21,7 +21,7 @@ _FAR = 4096  # characters into the held text; beyond, counting the lines for an 
 _next_value = re.compile(r"(?:^[ \t,\[]*|[}\"]\s*,\s*)(?=\{)", re.M)
 _array_of_objects = re.compile(r"\s*\[\s*(?:\{|$)")
 _decoder = json.JSONDecoder(parse_int=float)  # int() refuses more than 4,300 digits
-_marks = re.compile(r"[\s,\]]*")
+_marks = re.compile(r"[\s,\]\ufeff]*")  # where files were joined, byte-order marks too
 
 
 class BadRow(NamedTuple):
@@ -63,7 +63,7 @@ def json_rows(lines: Iterator[str]) -> Iterator[tuple[str, object, int]]:
             yield f"line={at}", BadRow("row_too_long", line), line
         elif line.strip():
             try:
-                value = _decoder.decode(line)
+                value = _decoder.decode(line.removeprefix("\ufeff"))
             except (ValueError, RecursionError):
                 value = BadRow("bad_json", len(line))
             # a program may write an array of objects on one line

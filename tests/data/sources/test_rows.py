@@ -24,8 +24,19 @@ def test_pretty_printed_values_are_read_one_after_the_other(write):
         lambda rows: "\n" + "\n\n".join(map(dumps, rows)),
         lambda rows: "\n".join('{ "text": "' + row["text"] + '",\n"n": 1}' for row in rows),
         lambda rows: "[ " + ", ".join(map(dumps, rows)) + " ]",
+        lambda rows: "\n\ufeff".join(map(dumps, rows)),
+        lambda rows: "\n\ufeff".join(json.dumps(row, indent=1) for row in rows),
     ],
-    ids=["array of lines", "brackets apart", "blank line first", "blank lines", "objects", "one line"],
+    ids=[
+        "array of lines",
+        "brackets",
+        "blank first",
+        "blank lines",
+        "objects",
+        "one line",
+        "joined",
+        "pretty",
+    ],
 )
 def test_json_is_read_in_whatever_layout(write, layout):
     rows = [{"text": f"{FIRST}{n}"} for n in range(60)]
