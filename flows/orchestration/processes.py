@@ -39,16 +39,18 @@ def train_in_processes(
     request = settings.run_folder / "requested.json"
     pretraining.write_settings(settings, request)
     (settings.run_folder / pretraining.RESULT_FILE).unlink(missing_ok=True)
-    ranks = launch(request, processes)
+    ranks, stopped = launch(request, processes), None
     try:
         watch(ranks, settings.run_folder, on_checkpoint, check)
-    except (KeyboardInterrupt, TerminationSignal):
-        pass  # the result says that it was interrupted
+    except (KeyboardInterrupt, TerminationSignal) as signal:
+        stopped = signal  # the result says that it was interrupted, if they had begun to train
     finally:
         end(ranks, STOP_SECONDS)
     if not (settings.run_folder / pretraining.RESULT_FILE).is_file():
-        codes = ", ".join(str(process.returncode) for process in ranks)
         failure = pretraining.read_failure(settings.run_folder)
+        if stopped and not failure:
+            raise stopped
+        codes = ", ".join(str(process.returncode) for process in ranks)
         unknown = "a reason that was given is printed above; run the same command again to resume"
         raise InputError(
             f"the {processes} training processes ended early, with codes {codes}: "

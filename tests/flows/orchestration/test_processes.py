@@ -82,10 +82,13 @@ def test_stopped_by_a_cancel_or_by_ctrl_c_they_leave_a_checkpoint_and_resume_fro
     assert first.status == second.status == "interrupted" and second.resumed_from == first.steps
 
 
-def test_processes_end_where_a_check_fails(workspace):
-    refuse = Mock(side_effect=InputError("a shard is not as it was committed"))
-    with pytest.raises(InputError, match="a shard is not as it was committed"):
-        train_in_processes(plan(workspace, run="checked").settings, 2, lambda *_: None, refuse)
+@pytest.mark.parametrize(
+    "error", [InputError("a shard is not as committed"), KeyboardInterrupt(), TerminationSignal(15)], ids=repr
+)
+def test_processes_end_where_a_check_fails_or_that_are_stopped_before_they_train(workspace, error):
+    with pytest.raises(type(error)) as raised:
+        train_in_processes(plan(workspace, run="no").settings, 2, print, Mock(side_effect=error))
+    assert raised.value is error
 
 
 @pytest.fixture
