@@ -60,9 +60,8 @@ def serve(folder: Path) -> psutil.Popen:
 
     log = folder / "server.log"
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+        os.environ |= {"PREFECT_HOME": str(folder), "PREFECT_LOGGING_LEVEL": "ERROR"}  # removed afterwards
         os.environ.update(environment(str(folder), listener.getsockname()[1]))
-        os.environ["PREFECT_LOGGING_LEVEL"] = "ERROR"
-        Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
         server = begin_server(listener, log, folder / "reports")
         wait_for_server(server, listener, log)
     return server
