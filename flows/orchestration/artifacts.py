@@ -46,10 +46,11 @@ def repeat_command() -> str:
     if flow_run is None or flow_run.flow is None:  # called as a plain function
         return masked(shlex.join(["python", *sys.argv]))
     defaults = inspect.signature(flow_run.flow.fn).parameters
+    given = to_jsonable_python(flow_run.parameters or {})  # a deployment's run has what was sent
     options = " ".join(
-        f"-p {shlex.quote(f'{name}={json.dumps(to_jsonable_python(value), ensure_ascii=False)}')}"
-        for name, value in (flow_run.parameters or {}).items()
-        if value != defaults[name].default
+        f"-p {shlex.quote(f'{name}={json.dumps(value, ensure_ascii=False)}')}"
+        for name, value in given.items()
+        if value != to_jsonable_python(defaults[name].default, fallback=str)
     )
     return masked(f"prefect deployment run '{flow_run.flow.name}/default' {options}")
 

@@ -107,26 +107,25 @@ def _run(
 
 
 def _name_run(template: str) -> str:
-    parameters = runtime.flow_run.parameters.items()
-    short = {name: "the samples" if value is None else Path(str(value)).name for name, value in parameters}
+    parameters = runtime.flow_run.parameters
+    missing = "the samples" if parameters.get("demo") else "?"
+    short = {name: missing if value is None else Path(str(value)).name for name, value in parameters.items()}
     return f"{template.format(**short)}, {datetime.now():%m-%d %H:%M:%S}"
 
 
 def signature_of(options: type[Job]) -> inspect.Signature:
     """One keyword parameter a field, the required ones first.
 
-    In a run of a deployment none is required: Prefect would crash it with a traceback, where the options say
-    what is missing. A schedule may have been made without it.
+    In a run of a deployment none is required, and any value will do: Prefect would end it with a traceback,
+    where the options say in a line what is wrong. Nothing checks what a schedule is made with.
     """
     hints = get_type_hints(options, include_extras=True)
     parameters = []
     for name, field in options_of(options).items():
-        default: Any = inspect.Parameter.empty
-        hint = hints[name]
+        default: Any = None if is_deployed() else inspect.Parameter.empty
+        hint = Any if is_deployed() else hints[name]
         if not field.is_required():
             default = field.get_default(call_default_factory=True)
-        elif is_deployed():
-            default, hint = None, hint | None
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
         )

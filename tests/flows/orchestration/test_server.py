@@ -160,7 +160,7 @@ def test_a_weekly_refresh_is_dropped_while_the_last_one_runs(server, corpus, wee
     assert ask(server.workspace, "select count(*) from versions where corpus = 'weekly'") == [(1,)]
 
 
-def test_schedules_fire_and_take_in_a_file_that_was_added_or_say_what_is_missing(
+def test_schedules_fire_and_take_in_a_file_that_was_added_or_say_what_is_wrong(
     server, corpus, weekly, samples
 ):
     folder, given = weekly
@@ -179,14 +179,17 @@ def test_schedules_fire_and_take_in_a_file_that_was_added_or_say_what_is_missing
     # once, and soon: a run that nobody waits for takes its turn before those of the tests below
     soon = (datetime.now(UTC) + timedelta(seconds=10)).isoformat()
     shared = {"schedule": {"interval": 60, "anchor_date": soon}, "active": True}
-    every = [shared | {"slug": "whole", "parameters": given}, shared | {"slug": "empty", "parameters": {}}]
+    wrong = {"seed": "any"}
+    every = [shared | {"slug": "whole", "parameters": given}, shared | {"slug": "no", "parameters": wrong}]
     schedules = server.ask(f"/deployments/{deployment}/schedules", every)
     wait_until(lambda: documents() > documents_before and len(failures()) > failures_before, server.log)
     for schedule in schedules:
         server.ask(f"/deployments/{deployment}/schedules/{schedule['id']}", method="DELETE")
     run = failures()[0]
-    assert (run["state"]["name"], run["state"]["message"]) == ("Failed", "corpus is missing")
-    wait_for_message(server, run["id"], "corpus is missing")
+    said = "corpus is missing; seed='any': it must be a valid integer, unable to parse string as an integer"
+    assert (run["state"]["name"], run["state"]["message"]) == ("Failed", said)
+    assert run["name"].startswith("refresh ?, ")
+    wait_for_message(server, run["id"], said)
 
 
 def automations(server, *arguments):

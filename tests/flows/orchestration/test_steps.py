@@ -157,7 +157,8 @@ def tell(corpus, steps=1000, mix=()):
 
 def test_the_command_to_repeat_a_deployments_run_leaves_defaults_out(monkeypatch):
     monkeypatch.delenv("JIXU_COMMAND", raising=False)
-    assert tell("茶 1", steps=5) == "prefect deployment run 'tell/default' -p 'corpus=\"茶 1\"' -p steps=5"
+    said = tell("茶 1", steps=5, mix=[])
+    assert said == "prefect deployment run 'tell/default' -p 'corpus=\"茶 1\"' -p steps=5"
 
 
 @flow
