@@ -15,6 +15,7 @@ import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -22,9 +23,10 @@ import yaml
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.objects import ConcurrencyLimitConfig
-from prefect.deployments.runner import RunnerDeployment
+from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
 from prefect.runner import Runner
 from prefect.schedules import Cron
+from prefect.utilities.callables import ParameterSchema
 
 from data.workers import end, end_with_parent
 from flows.orchestration.automations import add_lost_runs
@@ -35,13 +37,19 @@ from flows.orchestration.servers import STOP_SECONDS
 SETTLE_SECONDS = 30
 
 
+class ClosedSchema(ParameterSchema):
+    """The schema of a deployment's parameters, with no others."""
+
+    additionalProperties: bool
+
+
 def run_deployments(limit: int) -> None:
     """Run the deployments until SIGTERM, on which their runs are cancelled."""
     add_lost_runs()
     end_runs(lambda run: True)  # an earlier runner left them
     runner = Runner(limit=limit, pause_on_shutdown=False)
     for deployment in load_deployments():
-        runner.add_deployment(deployment)
+        add_deployment(runner, deployment)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     # in a thread, where Prefect takes no signals: on SIGTERM it would wait for runs that it cannot cancel
@@ -57,6 +65,18 @@ def run_deployments(limit: int) -> None:
             runner.execute_in_background(runner.astop).result(STOP_SECONDS)
     end(psutil.Process().children(), STOP_SECONDS)
     os._exit(0)  # at once, for the thread
+
+
+def add_deployment(runner: Runner, deployment: RunnerDeployment) -> None:
+    """Serve a deployment, or say what the server refuses of its parameters: the others are served."""
+    try:
+        runner.add_deployment(deployment)
+    except DeploymentApplyError as error:
+        response: Any = getattr(error.__cause__, "response", None)
+        if response is None or response.status_code != 422:
+            raise
+        why = response.json()["exception_detail"][0]["msg"].removeprefix("Value error, ")
+        show(f"{deployment.full_name} is not served: {why}: correct it in prefect.yaml or in the UI")
 
 
 def _start(runner: Runner) -> None:
@@ -96,6 +116,9 @@ def load_deployments() -> list[RunnerDeployment]:
             deployment.schedules = [
                 DeploymentScheduleCreate(**one.model_dump(include=kept)) for one in before.schedules
             ]
+        # so that a name that is no parameter's is refused, where its runs would crash
+        schema = deployment._parameter_openapi_schema.model_dump(exclude_unset=True)
+        deployment._parameter_openapi_schema = ClosedSchema(**schema, additionalProperties=False)
         # set, so that a deployment that was in a work pool leaves it
         deployment.work_pool_name = deployment.work_queue_name = None
         deployments.append(deployment)

@@ -12,11 +12,12 @@ from filelock import FileLock
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.schedules import CronSchedule
+from prefect.runner import Runner
 
 from data.errors import InputError
 from data.terminal import EXIT_INTERRUPTED
 from flows.orchestration.automations import LOST
-from flows.orchestration.runner import load_deployments
+from flows.orchestration.runner import add_deployment, load_deployments
 from flows.orchestration.serve import environment, listen, show
 from flows.orchestration.servers import ROOT, STOP_SECONDS, wait_for_server
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
@@ -103,6 +104,19 @@ def test_a_deployment_is_made_as_the_file_says_and_stays_as_a_person_set_it(pref
         start_again()
         assert state()[0]["corpus"] == "other"
         client.delete_deployment(made)
+
+
+def test_a_deployment_whose_parameters_are_refused_is_named_and_not_served(
+    prefect_server, monkeypatch, capsys
+):
+    wrong = [({"sources": ["raw"]}, "'sources' was unexpected"), ({"source": "raw"}, "not of type 'array'")]
+    written = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"][0]
+    for parameters, why in wrong:
+        entry = written | {"name": "wrong", "parameters": parameters}
+        monkeypatch.setattr(yaml, "safe_load", lambda text, entry=entry: {"deployments": [entry]})
+        add_deployment(Runner(), *load_deployments())
+        shown = capsys.readouterr().out
+        assert shown.startswith("refresh-corpus/wrong is not served: ") and why in shown
 
 
 @pytest.fixture(scope="module")

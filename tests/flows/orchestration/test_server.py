@@ -123,6 +123,7 @@ def test_a_training_by_the_command_line_waits_for_its_device_and_completes(serve
 def test_wrong_parameters_are_refused_before_a_run_is_made(server):
     for wrong, message in [
         ({"corpus": "tea", "steps": "many"}, "many"),
+        ({"corpus": "tea", "stepz": 2}, "stepz"),
         ({"corpus": "tea", "objective": {"maskng": "dynamic"}}, "maskng"),
         ({"corpus": "tea", "steps": 0}, "less than the minimum of 1"),
         ({"corpus": "tea", "objective": {"masking": "sometimes"}}, "sometimes"),
