@@ -136,6 +136,7 @@ def set_up_prefect(workspace: Path) -> None:
     # an error reaches the user from the command itself, once
     defaults = dict.fromkeys(("PREFECT_LOGGING_LEVEL", "PREFECT_INTERNAL_LOGGING_LEVEL"), "CRITICAL")
     if not os.environ.get("PREFECT_API_URL"):
+        os.environ.pop("PREFECT_API_URL", None)  # an empty one is none
         defaults |= {
             "PREFECT_HOME": str(state_folder(workspace)),
             "PREFECT_API_REQUEST_TIMEOUT": "300",  # its server shares a busy machine with the job

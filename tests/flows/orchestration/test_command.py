@@ -27,7 +27,7 @@ def test_nothing_is_sent_anywhere_and_history_stays_on_this_machine(environment,
     set_up_prefect(tmp_path / "w")
     silent = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
     silent["PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS"] = "false"
-    assert silent.items() <= environment.items()
+    assert silent.items() <= environment.items() and "PREFECT_API_URL" not in environment
     home = Path(environment["PREFECT_HOME"])
     assert home.is_dir() and home.is_relative_to(environment["XDG_STATE_HOME"])
     assert not (tmp_path / "w").exists()  # it may lie on a network disk
