@@ -23,17 +23,11 @@ def explain(error: BaseException) -> str | None:
         return line
     if isinstance(error, BrokenExecutor):
         return "a worker process was killed, most often for want of memory: run it again with fewer --workers"
-    return _prefect_trouble(error) if "prefect" in sys.modules else None
+    if "prefect" in sys.modules:
+        from httpx import ConnectError
 
-
-def _prefect_trouble(error: BaseException) -> str | None:
-    from httpx import ConnectError
-    from prefect.exceptions import ParameterTypeError
-
-    if isinstance(error, ConnectError):
-        return "Prefect's server does not answer any more; what was finished is kept: run the same again"
-    if isinstance(error, ParameterTypeError):  # a line of words, then one for each parameter
-        return "; ".join(line.removeprefix(" - ") for line in str(error).splitlines()[1:])
+        if isinstance(error, ConnectError):
+            return "Prefect's server does not answer any more; what was finished is kept: run the same again"
     return None
 
 
