@@ -17,6 +17,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from albert.evaluation import Comparison
@@ -81,11 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="[%(default)s]")
     parser.add_argument("--max-seq-length", type=int, default=128, help="[%(default)s]")
     options = parser.parse_args(arguments)
-    rows = [gate_of_loss(options.checkpoint)]
-    print(*rows[0], sep="  ", flush=True)
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for task in options.task:
-            found = gates_of_task(judge(options, task, Path(folder)))
+        of_tasks = (gates_of_task(judge(options, task, Path(folder))) for task in options.task)
+        for found in chain([[gate_of_loss(options.checkpoint)]], of_tasks):
             for gate, passed, what in found:
                 print(gate, "passed" if passed else "FAILED", what, sep="  ", flush=True)
             rows += found
