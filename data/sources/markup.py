@@ -18,24 +18,25 @@ if TYPE_CHECKING:
 
 # Jekyll's, Hugo's and MkDocs' front matter; a rule may stand first as well
 _front_matter = re.compile(
-    r"\A(?:---\n(?:#[^\n]*\n)*[\w-]+:.*?\n---\n"
-    r"|\+\+\+\n.*?\n\+\+\+\n|(?:(?:author|title|date|tags|comments?)s?:[^\n]*\n)+(?=\n))",
+    r"\A(?:--- *\n(?:#[^\n]*\n)*[\w-]+:.*?\n--- *(?:\n|\Z)"
+    r"|\+\+\+ *\n.*?\n\+\+\+ *(?:\n|\Z)|(?:(?:author|title|date|tags|comments?)s?:[^\n]*\n)+(?=\n))",
     re.S | re.I,
 )
 # MDX adds comments in braces, imports and exports to Markdown
 _mdx_comment = re.compile(r"\{/\*(?:(?!\{/\*).)*?\*/\}", re.S)
 _statement = re.compile(
     r"import\s*(?:type\s+)?(?:[\w$]+\s*(?:,|\bfrom\b)|[{*\"'])"
-    r"|export\s+(?:(?:default|const|let|var|function|async|class|type|interface)\b|[{*])",
-    re.A,
+    r"|export\s+(?:(?:default|const|let|var|function|async|class|type|interface)\b|[{*])"
 )
 _script_strings = re.compile(
     r"(?<!\\)\"(?:[^\"\\]|\\.)*\"|(?<!\\)'(?:[^'\\]|\\.)*'|`[^`]*`|//.*|/\*(?:(?!/\*).)*?\*/"
 )
 _han = re.compile("[\u4e00-\u9fff]")
 # components of React: alone on their lines, or around a piece of a line
-_component = re.compile(r"^ *</?[A-Z][\w.]*(?:\s[^<>\n]*|\s[^<>\u4e00-\u9fff]{0,1000})?/?> *$", re.M)
-_inline_component = re.compile(r"(?<![\w`])<([A-Z]\w*)(?:\s[^<>`\n]*)?>([^<>\n]*)</\1>")
+_component = re.compile(
+    r'(?m)^ *</?[A-Z][\w.]*(?:\s[^<>\n]*|\s(?:"[^"<>]*"|[^<>\u4e00-\u9fff]){0,1000}+)?/?> *$'
+)
+_inline_component = re.compile(r"(?<![A-Za-z0-9_`])<([A-Z][\w.]*)(?:\s[^<>`\n]*)?>([^<>\n]*)</\1>")
 _heading_anchor = re.compile(r"^(#+(?: .*?)?)(?<! ) *\[\[[^\[\]\n]*\]\] *$", re.M)
 # what such a block holds does not begin another one: a search for its end takes no more than linear time
 _comment = re.compile(r"<!--(?:(?!<!--).)*?-->", re.S)
@@ -57,15 +58,15 @@ _math_font = re.compile(
     r"(?:\\(?:math[a-z]+|text[a-z]*|boldsymbol|bm|operatorname|hat|bar|tilde|vec))?\{([^{}\\]*)\}"
 )
 _math_command = re.compile(r"\\([A-Za-z]+) ?")
-_fence = re.compile(r"\s*(?:```|~~~)")
+_fence = re.compile(r"\s*(?:(?:[-*+]|\d+[.)])\s+)?(`{3,}+(?!.*`)|~{3,}) *(.*)")
 # blocks by indentation of MkDocs and Material, reStructuredText's within Markdown; a quoted title is prose
 _indented_block = re.compile(
-    r"( *)(?:(?:!!!|\?\?\?\+?) *[\w -]*(?:\"(?P<title>.*)\")?|=== *!?\".*\"|\.\. [\w:-]+::.*)$"
+    r"( *)(?:(?:!!!|\?\?\?\+?) *[\w -]*(?:\"(?P<title>.*)\" *)?|===[!+]* *\".*\" *|\.\. [\w:-]+::.*)$"
 )
 # lines that are no text: fences of VuePress and Docusaurus, tabs, AsciiDoc's attributes and blocks, includes,
 # and roles and fields without Chinese behind them
 _marker = re.compile(
-    r" *(?::::+ *\w* *(?P<title>.*)|@tab.*|\[(?:source|NOTE|TIP|quote)\b.*\]|-+8<-+.*"
+    r" *(?::::+ *\w* *(?P<title>.*)|@tab.*|\[(?:source|NOTE|TIP|quote)\b[^\]]*\]|-+8<-+.*"
     r"|:authors?: .*|:\w[\w-]*:(?:|`[^`]*`[^\u4e00-\u9fff]*| [^\u4e00-\u9fff]*))$"
 )
 # a quiz of MkDocs, and the names of its texts
@@ -83,9 +84,9 @@ _rst_text = re.compile(
     "admonition|attention|caution|danger|deprecated|epigraph|hint|important|note|pull-quote|rubric|seealso"
     "|sidebar|tip|topic|versionadded|versionchanged|warning"
 )
-_rst_rule = re.compile(r"(?!::$)([!-/:-@\[-`{-~])\1+$")
+_rst_rule = re.compile(r"(?!(?:::|\.\.)$)([!-/:-@\[-`{-~])\1+$|\|$")
 _rst_table = re.compile(r"\+[-=+]+\+$|=+(?: +=+)+$")
-_rst_item = re.compile(r"(?:[-*+•]|\(?\w{1,3}[.)]|#\.) ")
+_rst_item = re.compile(r"(?:[-*+•|]|\(?\w{1,3}[.)]|#\.) ")
 _rst_inline = (
     (re.compile(r":[\w:+.-]{1,40}:(?=`)"), ""),  # roles
     (re.compile(r"^(?=:\w[\w-]*: )", re.M), "\n"),  # fields
@@ -105,16 +106,21 @@ _asciidoc_lead = re.compile(
 )
 _asciidoc_inline = (
     (re.compile(r"image:[^\s\[]{0,999}\[[^\]]{0,999}\]|footnote:\w{0,99}\[[^\]]{0,999}\]"), ""),
-    # anchors, terms, callouts
-    (re.compile(r"\[\[[^\]]{0,99}\]\]|\({3}[^()]{0,99}\){3}|(?<=\S) +<[\d.]+>"), ""),
+    # anchors, terms, callouts, line breaks
+    (re.compile(r"\[\[[^\]]{0,99}\]\]|\({3}[^()]{0,99}\){3}|(?<=\S) +(?:<[\d.]+>|\+$)"), ""),
     # links
-    (re.compile(r"(?:(?:link|xref|mailto):|https?://|\{[\w-]+\})[!-Z\\^-~]{0,999}\[([^\]]{0,999})\]"), r"\1"),
+    (
+        re.compile(r"(?:link:|xref:|mailto:|https?://|\{[\w-]+\})[!-Z\\^-~]{0,999}\[([^\]]{0,999}?)\^?\]"),
+        r"\1",
+    ),
     (re.compile(r"<<[^<>,]{0,99}(?:, *([^<>]*))?>>"), r"\1"),
-    (re.compile(r"^(.*\S)::(?: +|$)"), r"* \1："),  # a term
+    (re.compile(r"^(.*[^\s:]):{2,4}(?: +|$)"), r"* \1："),  # a term
     (re.compile(r"(?<!`)\{[a-z][\w-]*\}(?!`)"), ""),
 )
 # a code span that names an element, which cleaning would take for one
 _named_element = re.compile(r"\A<(/?[A-Za-z][^<>]*)>\Z")
+# characters that XML forbids, for which trafilatura finds no main content
+_control = re.compile(r"(?i)&#(?:0*(?:[0-8]|1[124-9]|2\d|3[01])|x0*(?:[0-8bcef]|1[\da-f]|fff[ef]))(?!\w);?")
 _latin_break = re.compile("(?<=[!-~])\n(?=[!-~])")
 
 
@@ -145,7 +151,7 @@ def markdown_text(content: str, *, join_lines: bool = False) -> str:
     for token in _markdown().parse("\n".join(_without_dialects(content.split("\n")))):
         if token.type == "code_block" and _is_chinese(token.content):
             (token,) = _markdown().parseInline(token.content)
-        if token.type == "inline" and token.children:
+        if token.children:
             parts = [_inline(child.type, child.content) for child in token.children]
             block = "".join(parts).strip()
             lines.append(_latin_break.sub(" ", block).replace("\n", "") if join_lines else block)
@@ -189,14 +195,17 @@ def _plain_math(match: re.Match[str]) -> str:
 def _without_dialects(lines: Sequence[str]) -> Iterator[str]:
     """Yield lines as plain Markdown: indented blocks at the margin, without markers and references."""
     depths = [0]  # columns that the enclosing blocks are indented
-    in_code = False
+    fence: re.Match[str] | None = None
     for line in lines:
         while line.strip() and len(line) - len(line.lstrip(" ")) < depths[-1]:
             depths.pop()
         line = line[depths[-1] :]
-        if _fence.match(line) and not (in_code and line.strip(" `~")):  # within code a name begins none
-            in_code = not in_code
-        if in_code:
+        mark = _fence.match(line)
+        if not fence:
+            fence = mark
+        elif mark and mark[1].startswith(fence[1]) and mark.start(1) - fence.start(1) < 4 and not mark[2]:
+            fence = None
+        if fence:
             yield line
         elif block := _indented_block.match(line):
             depths.append(depths[-1] + len(block[1]) + 4)
@@ -234,7 +243,7 @@ def _rst_lines(lines: Sequence[str]) -> Iterator[str]:
     """Yield lines as plain Markdown, all at the margin."""
     skipped: int | None = None  # columns; a block that is indented further is left out
     before, in_item, in_table = 0, False, False
-    for line in lines:
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
         depth, line = len(line) - len(line.lstrip()), line.strip()
         if skipped is not None and line and depth <= skipped:
             skipped = None
@@ -244,15 +253,17 @@ def _rst_lines(lines: Sequence[str]) -> Iterator[str]:
             continue
         if directive := _rst_directive.match(line):
             is_text = bool(_rst_text.fullmatch(directive["name"] or ""))
-            skipped = None if is_text else depth
+            # an empty comment begins no block behind a blank line
+            skipped = None if is_text or (line == ".." and not after.strip()) else depth
             yield from ("", directive["title"] if is_text else "", "")
             continue
         if line.endswith("::"):
             skipped, line = depth, line[:-2].rstrip() and line[:-2].rstrip() + "："
-        # other text begins where the indentation changes, but for a list's item
-        if line and depth != before and not (in_item and depth > before):
+        # other text begins with a list's next item, and where the indentation changes, but for an item's
+        is_item = bool(_rst_item.match(line))
+        if is_item if in_item and depth >= before else depth != before:
             yield ""
-        before, in_item = depth, bool(_rst_item.match(line)) or (in_item and depth > before)
+        before, in_item = depth, is_item or (in_item and depth > before)
         yield line.removeprefix("#. ").removeprefix("| ")
 
 
@@ -322,8 +333,8 @@ def html_text(content: str) -> str:
     from lxml import etree
 
     try:
-        page = _without_code(trafilatura.load_html(content))
-        main = trafilatura.extract(page, favor_recall=True, include_comments=False, deduplicate=False)
+        page = _without_code(trafilatura.load_html(_control.sub("", content)))
+        main = trafilatura.extract(page, favor_recall=True, include_comments=False)
     except (ValueError, etree.LxmlError):
         main = None
     return main or _all_text(content)
