@@ -310,7 +310,7 @@ def _blocks(part: Part, lines: Iterator[str], *, is_bert: bool) -> Iterator[RawD
             size += len(line) - (not is_cut)
         number += not is_cut
         in_line = is_cut
-    if block or number == 1:
+    if block:
         yield from cut()
 
 

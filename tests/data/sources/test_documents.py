@@ -24,7 +24,7 @@ from data.sources.markup import markdown_text
 from tests.data.helpers import parquet_of, tar_of, zip_of
 
 FIRST, SECOND = "第一篇讲采茶。要趁早上采。", "第二篇讲炒茶。锅要烧热。"
-BERT = "第一篇讲采茶。\n要趁早上采。\n\n第二篇讲炒茶。\n锅要烧热。\n"
+BERT = "第一篇讲采茶。\n要趁早上采。\n\n\n第二篇讲炒茶。\n锅要烧热。\n"
 
 
 def texts(path, **options):
@@ -449,6 +449,7 @@ def test_of_a_damaged_file_what_is_whole_is_read(write, suffix):
     [
         ("zeros.tar", bytes(10240)),
         ("empty.zip", zip_of({})),
+        ("mark.txt", b"\xef\xbb\xbf"),
         ("header.csv", b"text\n"),
         ("b.zip!rows.parquet", zip_of({"rows.parquet": parquet_of(text=pa.array([], pa.string()))})),
         ("a.tar!b.tsv", tar_of({"b.tsv": b"text\n"})),
