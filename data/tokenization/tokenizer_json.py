@@ -90,7 +90,6 @@ def _unigram(path: Path, content: dict[str, Any], config: Mapping[str, object]) 
         kind = kinds.CONTROL if piece in special else kinds.NORMAL
         kind = kinds.UNKNOWN if number == content["model"]["unk_id"] else kind
         model.pieces.add(piece=piece, score=score, type=kind)
-    model.trainer_spec.model_type = sentencepiece_model.TrainerSpec.UNIGRAM
     if rules := normalizers.get("Precompiled"):
         model.normalizer_spec.precompiled_charsmap = base64.b64decode(rules["precompiled_charsmap"])
     return UnigramTokenizer(
