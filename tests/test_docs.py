@@ -3,12 +3,16 @@
 import ast
 import doctest
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from functools import cache
 from importlib import import_module
 from itertools import chain
+from textwrap import indent
 
 import pytest
 import torch
@@ -86,11 +90,17 @@ def test_the_kept_classifier_opens_with_transformers(followed, run_code, monkeyp
 
 
 @pytest.mark.slow
-def test_jobs_called_as_functions_find_what_their_commands_made(run_code, monkeypatch):
-    monkeypatch.delenv("JIXU_WORKSPACE")
-    found = run_code("quickstart.md")
-    assert not found["refreshed"].result.is_new and found["trained"].resumed_from == 16
-    assert len(found["judged"].report.evaluations[0].models) == 2
+def test_jobs_called_in_a_script_find_what_their_commands_made(followed, prefect_server):
+    (_, code), _ = blocks("quickstart.md", "python")
+    script = followed / "jobs.py"
+    script.write_text(f'if __name__ == "__main__":\n{indent(code, "    ")}', encoding="utf-8")
+    environment = {**os.environ, **prefect_server, "PYTHONPATH": str(ROOT), "JIXU_WORKSPACE": "workspace"}
+    in_folder = {"cwd": followed, "env": environment, "capture_output": True, "text": True, "timeout": 600}
+    done = subprocess.run([sys.executable, script], **in_folder)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\d+ 16 Cannot tell: .* workspace/reports/judged/index.html\n", done.stdout), done
+    with open_workspace(followed / "workspace") as statistics:
+        assert statistics.sql("select max(version) from versions where corpus = 'tea'").fetchall() == [(1,)]
 
 
 @pytest.mark.slow

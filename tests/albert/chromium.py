@@ -17,9 +17,14 @@ PICTURE = {"width": 1180, "height": 1180}  # pixels: the top of a page, which is
 
 
 def find_chromium() -> str | None:
-    """Path of a Chromium: the one `playwright install chromium` brings, or the system's; None without any."""
-    with sync_playwright() as playwright:
-        own = playwright.chromium.executable_path
+    """Path of a Chromium: the one `playwright install chromium` brings, or the system's; None without any, or
+    where Playwright's driver does not start, as on a system without libatomic.
+    """
+    try:
+        with sync_playwright() as playwright:
+            own = playwright.chromium.executable_path
+    except Exception:  # Playwright gives it no type of its own
+        return None
     if Path(own).is_file():
         return own
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
