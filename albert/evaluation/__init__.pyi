@@ -5,7 +5,7 @@ from .contrasts import unpack as unpack
 from .counts import bigram_loss as bigram_loss
 from .counts import count_neighbours as count_neighbours
 from .counts import frequencies_of as frequencies_of
-from .counts import word_vectors as word_vectors
+from .counts import token_vectors as token_vectors
 from .held_out import changes_of as changes_of
 from .held_out import outcomes_of as outcomes_of
 from .held_out import scores_of as scores_of

@@ -9,15 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse.linalg import svds
 
 from albert.batching import Instances, InstanceStream, held_out_rows
+from data.segmentation import word_vectors
 
 # how often one token is followed by another, 1, 2, ... apart, [V, V] each
 Pairs = Sequence[sparse.csr_array]
 _MOST_COUNTED = 1 << 26  # tokens of training text: half a minute
 _WINDOW = 4  # neighbours on each side that a word vector is made of; a pair d apart counts 1/d
-_CONTEXT_POWER = 0.75  # of the frequencies of contexts (Levy et al. 2015, section 3.1)
 
 
 def count_neighbours(stream: InstanceStream, vocab_size: int, window: int = _WINDOW) -> Pairs:
@@ -45,30 +44,13 @@ def frequencies_of(pairs: Pairs) -> np.ndarray:
     return counts / counts.sum()
 
 
-def word_vectors(pairs: Pairs, width: int, *, special_ids: np.ndarray, seed: int) -> np.ndarray:
-    """Vectors [V, E] fp32 of unit length; zero for special tokens and those without neighbours.
-
-    Positive pointwise mutual information in a window, and its truncated singular value decomposition (Levy
-    et al. 2015, sections 2 and 3.3: each side takes the root of the singular values).
-    """
+def token_vectors(pairs: Pairs, width: int, *, special_ids: np.ndarray, seed: int) -> np.ndarray:
+    """Vectors [V, E] fp32 of unit length; zero for special tokens and those without neighbours."""
     together = sum(counts / (d + 1) for d, counts in enumerate(pairs))
     words = np.ones(together.shape[0], dtype=np.float32)
     words[special_ids] = 0
     only = sparse.diags_array(words)
-    together = (only @ (together + together.T) @ only).tocoo()
-    together.eliminate_zeros()
-    totals = together.sum(axis=0)
-    contexts = totals**_CONTEXT_POWER / (totals**_CONTEXT_POWER).sum()
-    information = np.log(together.data / (totals[together.row] * contexts[together.col]))
-    positive = information > 0
-    table = sparse.csr_array(
-        (information[positive], (together.row[positive], together.col[positive])), shape=together.shape
-    )
-    start = np.random.default_rng(seed).normal(size=len(totals)).astype(np.float32)
-    left, values, _ = svds(table.astype(np.float32), k=width, v0=start)
-    vectors = left * np.sqrt(values)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.where(lengths > 1e-6, vectors / np.maximum(lengths, 1e-6), 0).astype(np.float32)
+    return word_vectors(only @ (together + together.T) @ only, width, seed=seed)
 
 
 def bigram_loss(stream: InstanceStream, instances: Instances) -> float:

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from albert.batching import DataState, Sender, Shape, StepData, TrainingData, flatten, unflatten, weights_of
 from albert.checkpoints import load_model
-from albert.evaluation import count_neighbours, frequencies_of, word_vectors
+from albert.evaluation import count_neighbours, frequencies_of, token_vectors
 from albert.learning_rate import learning_rate_at
 from albert.model import (
     IGNORED,
@@ -165,7 +165,7 @@ class Trainer:
         if self.settings.init_weights == "corpus":
             own, seed = self.streams[""], self.settings.seed
             pairs, special_ids = count_neighbours(own, self._vocab_size), own.info.vocabulary.special_ids
-            vectors = word_vectors(pairs, word_width(model.config), special_ids=special_ids, seed=seed)
+            vectors = token_vectors(pairs, word_width(model.config), special_ids=special_ids, seed=seed)
             start_from_corpus(model, vectors, frequencies_of(pairs), seed=seed)
         self._set_model(model)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from albert.batching import InstanceStream
-from albert.evaluation import bigram_loss, count_neighbours, frequencies_of, word_vectors
+from albert.evaluation import bigram_loss, count_neighbours, frequencies_of, token_vectors
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +41,13 @@ def test_the_bigram_loss_is_that_of_a_normalised_model(stream):
     assert np.mean(losses) < np.log(stream.info.vocab_size) - 2
 
 
-def test_word_vectors_have_unit_length_and_similar_contexts_bring_words_together(stream):
+def test_token_vectors_have_unit_length_and_similar_contexts_bring_words_together(stream):
     counts = count_neighbours(stream, stream.info.vocab_size)
     special = stream.info.vocabulary.special_ids
-    vectors = word_vectors(counts, 24, special_ids=special, seed=0)
+    vectors = token_vectors(counts, 24, special_ids=special, seed=0)
     lengths = np.linalg.norm(vectors, axis=1)
     assert not lengths[special].any() and set(np.round(lengths, 4)) <= {0, 1}
-    assert np.array_equal(vectors, word_vectors(counts, 24, special_ids=special, seed=0))
+    assert np.array_equal(vectors, token_vectors(counts, 24, special_ids=special, seed=0))
     frequent = np.argsort(-frequencies_of(counts))[10:200]
     together = np.zeros(vectors.shape[:1] * 2, dtype=bool)
     for pairs in counts:
