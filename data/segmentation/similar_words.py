@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from data.instances import SimilarWords, word_keys
 from data.segmentation.segmenter import Segmenter
@@ -39,7 +40,9 @@ def find_similar_words(
     width = min(DIMENSIONS, len(words) - 1)
     if width < 1:
         return NO_WORDS
-    vectors = word_vectors(_near_each_other(len(words), ids, sentences), width, seed=seed)
+    together = _near_each_other(len(words), ids, sentences)
+    with threadpool_limits(1):  # with more, the order of sums depends on the machine's cores
+        vectors = word_vectors(together, width, seed=seed)
     return _nearest(words, vectors, tokenizer)
 
 
