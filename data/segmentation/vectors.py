@@ -10,9 +10,8 @@ if TYPE_CHECKING:
     from scipy import sparse
 
 _CONTEXT_POWER = 0.75  # of the frequencies of contexts (Levy et al. 2015, section 3.1)
-_FEW = (
-    1000  # words; of fewer all singular values are computed: ARPACK is not seeded where it finds the last one
-)
+# words; of fewer all singular values are computed, as ARPACK is not seeded where it finds the last one
+_FEW = 1000
 
 
 def word_vectors(together: sparse.csr_array, width: int, *, seed: int) -> np.ndarray:
