@@ -168,8 +168,8 @@ class InstanceStream:
 
     def pack(self, planned: Planned, rule: MaskRule) -> Batch:
         """Pack and mask a batch."""
-        instances, rows, (epoch, *_) = planned
-        return pack_batch(instances, rows, self.info.vocabulary, rule, seed=self.seed, epoch=epoch)
+        instances, rows, after = planned
+        return pack_batch(instances, rows, self.info.vocabulary, rule, seed=self.seed, epoch=after.epoch)
 
     def held_out(self, max_tokens: int) -> Instances | None:
         """Draw up to `max_tokens` tokens of held-out documents by hash over all shards; None without any.

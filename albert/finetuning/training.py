@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from albert.checkpoints import AutoEncoder, load_start, names_checkpoint
+from albert.checkpoints import AutoEncoder, Source, load_start, names_checkpoint
 from albert.evaluation import EpochRecord, SeedResult, SweepPoint, leaves_chance, score
 from albert.finetuning.encoding import Encoded, Predictions
 from albert.finetuning.exporting import FineTuned, save_fine_tuned
@@ -80,7 +80,7 @@ class Candidate:
     settings: FineTuneSettings
     data: TaskData
     path: Path
-    checksum: str  # sha256 of its weights' file; if there are several, of their checksums
+    checksum: str  # sha256 of its weights' file
     config: AlbertConfig
     name: str
     learner: Learner
@@ -127,19 +127,23 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
     encoded = {name: learner.encode(split.examples, start.tokenizer, length) for name, split in splits}
     if isinstance(learner, Regression) and "train" in encoded:
         learner = learner.fitted(encoded["train"].targets)
-    digests = [sha256(file) for file in start.source.files]
-    joint = hashlib.sha256("".join(digests).encode()).hexdigest()
     return Candidate(
         settings=replace(settings, running=running),
         data=data,
         path=path,
-        checksum=digests[0] if len(digests) == 1 else joint,
+        checksum=_checksum(start.source),
         config=start.encoder.config,
         is_own=start.is_own,
         name=settings.model_names()[model],
         learner=learner,
         encoded=encoded,
     )
+
+
+def _checksum(source: Source) -> str:
+    """The sha256 of the weights' file; if there are several, of their checksums."""
+    digests = [sha256(path) for path in source.files]
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 class Run(NamedTuple):
