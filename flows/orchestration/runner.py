@@ -14,27 +14,28 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
-import yaml
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.objects import ConcurrencyLimitConfig
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
 from prefect.runner import Runner
 from prefect.schedules import Cron
 from prefect.utilities.callables import ParameterSchema
+from pydantic import ValidationError
 
 from data.workers import end, end_with_parent
 from flows.orchestration.automations import add_lost_runs
 from flows.orchestration.lifecycle import WORKER, crash_parts_of_lost_runs, end_runs, is_overlooked
-from flows.orchestration.serve import show
+from flows.orchestration.serve import read_declared, show
 from flows.orchestration.servers import STOP_SECONDS
 
 SETTLE_SECONDS = 30
+Served = dict[tuple[str | None, str], DeploymentResponse]
 
 
 class ClosedSchema(ParameterSchema):
@@ -48,8 +49,9 @@ def run_deployments(limit: int) -> None:
     add_lost_runs()
     end_runs(lambda run: True)  # an earlier runner left them
     runner = Runner(limit=limit, pause_on_shutdown=False)
-    for deployment in load_deployments():
-        add_deployment(runner, deployment)
+    served = read_served()
+    for entry in read_declared():
+        add_deployment(runner, entry, served)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     # in a thread, where Prefect takes no signals: on SIGTERM it would wait for runs that it cannot cancel
@@ -67,16 +69,22 @@ def run_deployments(limit: int) -> None:
     os._exit(0)  # at once, for the thread
 
 
-def add_deployment(runner: Runner, deployment: RunnerDeployment) -> None:
-    """Serve a deployment, or say what the server refuses of its parameters: the others are served."""
+def add_deployment(runner: Runner, entry: dict[str, Any], served: Served) -> None:
+    """Serve a deployment, or say what is wrong with its entry in prefect.yaml: the others are served."""
     try:
-        runner.add_deployment(deployment)
-    except DeploymentApplyError as error:
-        response: Any = getattr(error.__cause__, "response", None)
-        if response is None or response.status_code != 422:
-            raise
-        why = response.json()["exception_detail"][0]["msg"].removeprefix("Value error, ")
-        show(f"{deployment.full_name} is not served: {why}: correct it in prefect.yaml or in the UI")
+        runner.add_deployment(make_deployment(entry, served))
+    except (DeploymentApplyError, ValueError, TypeError, LookupError) as error:
+        why = str(error)
+        if isinstance(error, ValidationError):
+            (fault, *_) = error.errors()
+            why = ".".join(map(str, fault["loc"])) + f": {fault['msg']}"
+        elif isinstance(error, DeploymentApplyError):
+            response: Any = getattr(error.__cause__, "response", None)
+            if response is None or response.status_code != 422:
+                raise
+            why = response.json()["exception_detail"][0]["msg"].removeprefix("Value error, ")
+        name = f"{str(entry.get('entrypoint')).rpartition(':')[2].replace('_', '-')}/{entry.get('name')}"
+        show(f"{name} is not served: {why}: correct it in prefect.yaml or in the UI")
 
 
 def _start(runner: Runner) -> None:
@@ -87,42 +95,42 @@ def _start(runner: Runner) -> None:
     os._exit(1)  # `jixu serve` starts the next one
 
 
-def load_deployments() -> list[RunnerDeployment]:
-    """Return the deployments of prefect.yaml. One that the server has keeps the parameters, the schedules and
-    the pause that it has there, until those of the file change.
-    """
+def read_served() -> Served:
+    """Return the deployments that the server has, by flow and name."""
     with get_client(sync_client=True) as client:
         flows = {flow.id: flow.name for flow in client.read_flows()}
-        served = {(flows.get(one.flow_id), one.name): one for one in client.read_deployments()}
-    deployments = []
-    declared = Path(__file__).with_name("prefect.yaml").read_text(encoding="utf-8")
-    for entry in yaml.safe_load(declared)["deployments"]:
-        limit = entry.get("concurrency_limit")
-        given = json.dumps([entry.get("parameters"), entry.get("schedules")], sort_keys=True)
-        deployment = RunnerDeployment.from_entrypoint(
-            entry["entrypoint"],
-            name=entry["name"],
-            description=entry["description"],
-            version=hashlib.sha256(given.encode()).hexdigest()[:8],
-            tags=entry["tags"],
-            parameters=entry.get("parameters"),
-            schedules=[Cron(one.pop("cron"), **one) for one in entry.get("schedules", [])],
-            concurrency_limit=ConcurrencyLimitConfig(**limit) if limit else None,
-        )
-        before = served.get((deployment.flow_name, deployment.name))
-        if before and before.version == deployment.version:
-            deployment.parameters, deployment.paused = before.parameters, before.paused
-            kept = set(DeploymentScheduleCreate.model_fields)
-            deployment.schedules = [
-                DeploymentScheduleCreate(**one.model_dump(include=kept)) for one in before.schedules
-            ]
-        # so that a name that is no parameter's is refused, where its runs would crash
-        schema = deployment._parameter_openapi_schema.model_dump(exclude_unset=True)
-        deployment._parameter_openapi_schema = ClosedSchema(**schema, additionalProperties=False)
-        # set, so that a deployment that was in a work pool leaves it
-        deployment.work_pool_name = deployment.work_queue_name = None
-        deployments.append(deployment)
-    return deployments
+        return {(flows.get(one.flow_id), one.name): one for one in client.read_deployments()}
+
+
+def make_deployment(entry: dict[str, Any], served: Served) -> RunnerDeployment:
+    """Return a deployment of prefect.yaml. One that the server has keeps the parameters, the schedules and
+    the pause that it has there, until those of the file change.
+    """
+    limit = entry.get("concurrency_limit")
+    given = json.dumps([entry.get("parameters"), entry.get("schedules")], sort_keys=True)
+    deployment = RunnerDeployment.from_entrypoint(
+        entry["entrypoint"],
+        name=entry["name"],
+        description=entry["description"],
+        version=hashlib.sha256(given.encode()).hexdigest()[:8],
+        tags=entry["tags"],
+        parameters=entry.get("parameters"),
+        schedules=[Cron(one.pop("cron"), **one) for one in entry.get("schedules", [])],
+        concurrency_limit=ConcurrencyLimitConfig(**limit) if limit else None,
+    )
+    before = served.get((deployment.flow_name, deployment.name))
+    if before and before.version == deployment.version:
+        deployment.parameters, deployment.paused = before.parameters, before.paused
+        kept = set(DeploymentScheduleCreate.model_fields)
+        deployment.schedules = [
+            DeploymentScheduleCreate(**one.model_dump(include=kept)) for one in before.schedules
+        ]
+    # so that a name that is no parameter's is refused, where its runs would crash
+    schema = deployment._parameter_openapi_schema.model_dump(exclude_unset=True)
+    deployment._parameter_openapi_schema = ClosedSchema(**schema, additionalProperties=False)
+    # set, so that a deployment that was in a work pool leaves it
+    deployment.work_pool_name = deployment.work_queue_name = None
+    return deployment
 
 
 def announce() -> None:

@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import psutil
 
@@ -45,6 +46,7 @@ def serve(*, port: int = 4200, limit: int = 4, workspace: str | None = None) -> 
     """
     if limit < 1:
         raise InputError(f"limit={limit}: it must be 1 or more")
+    read_declared()
     place = workspace or default_place()
     folder = Workspace(local_folder(place))
     # two servers would share one database
@@ -56,6 +58,17 @@ def serve(*, port: int = 4200, limit: int = 4, workspace: str | None = None) -> 
             make_prefect_home()
             Services(folder, listener, limit, stop_on_signal()).run()
     return 0
+
+
+def read_declared() -> list[dict[str, Any]]:
+    """Return the deployments that prefect.yaml declares. Raise InputError if it is no YAML, or has none."""
+    import yaml
+
+    path = Path(__file__).with_name("prefect.yaml").resolve()
+    try:
+        return list(yaml.safe_load(path.read_text(encoding="utf-8"))["deployments"])
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError, KeyError) as error:
+        raise InputError(f"{path}: {type(error).__name__}: {error}") from None
 
 
 def environment(place: str, port: int) -> dict[str, str]:

@@ -17,8 +17,8 @@ from prefect.runner import Runner
 from data.errors import InputError
 from data.terminal import EXIT_INTERRUPTED
 from flows.orchestration.automations import LOST
-from flows.orchestration.runner import add_deployment, load_deployments
-from flows.orchestration.serve import environment, listen, show
+from flows.orchestration.runner import add_deployment, make_deployment, read_served
+from flows.orchestration.serve import environment, listen, read_declared, show
 from flows.orchestration.servers import ROOT, STOP_SECONDS, wait_for_server
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
 
@@ -61,9 +61,9 @@ def test_a_closed_terminal_is_no_reason_to_stop(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_deployment_is_made_as_the_file_says_and_stays_as_a_person_set_it(prefect_server, monkeypatch):
+def test_a_deployment_is_made_as_the_file_says_and_stays_as_a_person_set_it(prefect_server):
     written = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
-    loaded = load_deployments()
+    loaded = [make_deployment(entry, {}) for entry in copy.deepcopy(written)]
     assert len(written) == len(loaded) > 5
     for entry, made in zip(written, loaded, strict=True):
         flow = entry["entrypoint"].rpartition(":")[2].replace("_", "-")
@@ -93,30 +93,33 @@ def test_a_deployment_is_made_as_the_file_says_and_stays_as_a_person_set_it(pref
             return found.parameters, found.paused, times
 
         def start_again():
-            next(one for one in load_deployments() if one.name == "law-weekly").apply()
+            make_deployment(copy.deepcopy(declared), read_served()).apply()
 
+        declared = next(one for one in written if one["name"] == "law-weekly")
         before = state()
         assert before == (own, True, {("30 2 * * 1", "weekly", True), ("0 4 * * 2", None, False)})
         start_again()
         assert state() == before
-        next(one for one in written if one["name"] == "law-weekly")["parameters"]["corpus"] = "other"
-        monkeypatch.setattr(yaml, "safe_load", lambda text: {"deployments": copy.deepcopy(written)})
+        declared["parameters"]["corpus"] = "other"
         start_again()
         assert state()[0]["corpus"] == "other"
         client.delete_deployment(made)
 
 
-def test_a_deployment_whose_parameters_are_refused_is_named_and_not_served(
-    prefect_server, monkeypatch, capsys
-):
-    wrong = [({"sources": ["raw"]}, "'sources' was unexpected"), ({"source": "raw"}, "not of type 'array'")]
-    written = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"][0]
-    for parameters, why in wrong:
-        entry = written | {"name": "wrong", "parameters": parameters}
-        monkeypatch.setattr(yaml, "safe_load", lambda text, entry=entry: {"deployments": [entry]})
-        add_deployment(Runner(), *load_deployments())
+def test_a_deployment_with_a_mistake_is_named_and_not_served(prefect_server, capsys):
+    wrong = [
+        ({"parameters": {"sources": ["raw"]}}, "'sources' was unexpected"),
+        ({"parameters": {"source": "raw"}}, "not of type 'array'"),
+        ({"schedules": [{"cron": "61 2 * * 1"}]}, 'Invalid cron string: "61 2 * * 1"'),
+        ({"schedules": [{"cron": "0 2 * * 1", "timezone": "Asia/Beijing"}]}, "Invalid timezone"),
+        ({"schedules": [{"cron": "0 2 * * 1", "timezon": "UTC"}]}, "unexpected keyword argument 'timezon'"),
+        ({"concurrency_limit": {"limits": 1}}, "limit: Field required"),
+    ]
+    for mistake, why in wrong:
+        add_deployment(Runner(), read_declared()[0] | {"name": "wrong"} | mistake, {})
         shown = capsys.readouterr().out
         assert shown.startswith("refresh-corpus/wrong is not served: ") and why in shown
+        assert shown.count("\n") == 1
 
 
 @pytest.fixture(scope="module")
