@@ -30,7 +30,7 @@ from data.storage import base_name, is_remote, size_and_digest
 from data.tokenization import find_tokenizer, load_tokenizer, tokenizer_digest
 from data.workspace import Workspace
 
-BUILDING_VERSION = 11  # raise it when words, tokens, instances or masks change for the same text
+BUILDING_VERSION = 12  # raise it when words, tokens, instances or masks change for the same text
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,14 +58,14 @@ class Segmenter:
         self._user_words = _user_words(dictionaries)
         self._fast = rjieba.Jieba()
         self._exact: jieba.Tokenizer | None = None
-        latin = {*LATIN_WORDS}
-        for word, count in self._user_words:
-            if count is None:
-                count = self._jieba().FREQ[word]
-            self._fast.add_word(word, count, None)
-            if word.isascii():
-                latin.add(word)
+        latin = {*LATIN_WORDS, *(word for word, _ in self._user_words if word.isascii())}
         self._latin_words = re.compile("|".join(map(re.escape, sorted(latin))))
+        if self._user_words:
+            exact = self._jieba()
+            for word, _ in self._user_words:
+                self._fast.add_word(word, exact.FREQ[word], None)
+            # of a word that jieba had, its total keeps the old count too; all probabilities depend on it
+            self._fast.add_word("\n", exact.total - sum(exact.FREQ.values()), None)
         self._cut_exactly = lru_cache(maxsize=1 << 16)(self._cut_exactly_uncached)
 
     def _jieba(self) -> jieba.Tokenizer:
