@@ -74,7 +74,6 @@ class _CountedText:
                 shorter = self.labels[-1]
                 # a frequent string begins and ends with a frequent shorter one
                 places = np.flatnonzero((shorter[:-1] >= 0) & (shorter[1:] >= 0))
-                places = places[places + length < len(self.ids)]
                 keys = shorter[places].astype(np.int64) * self.alphabet + self.ids[places + length - 1]
             _, numbers, counts = np.unique(keys, return_inverse=True, return_counts=True)
             renumbered = np.full(len(counts), -1, dtype=np.int32)
@@ -99,7 +98,7 @@ class _CountedText:
         bits = -share * np.log2(share)
         # n boundaries count as n different neighbours
         bits[is_boundary] = share[is_boundary] * np.log2(total[strings[is_boundary]])
-        return np.bincount(strings, bits, minlength=len(total))
+        return np.bincount(strings, bits)
 
     def cohesions(self, length: int, at: np.ndarray) -> np.ndarray:
         """Compute the least mutual information in bits over the cuts of the strings that begin at `at`."""
@@ -132,8 +131,6 @@ def discover_words(
         labels = text.labels[length - 1]
         _, at = np.unique(labels[labels >= 0], return_index=True)
         at = np.flatnonzero(labels >= 0)[at]
-        if not len(at):
-            break
         cohesion = text.cohesions(length, at)
         left, right = text.entropies(length, -1), text.entropies(length, length)
         freedom = np.minimum(left, right)

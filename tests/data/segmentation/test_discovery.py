@@ -50,7 +50,9 @@ def test_phrases_are_no_words():
 
 
 def test_new_words_are_found_by_measures_that_follow_their_definitions():
-    text = "\n".join(corpus())
+    parts = "\n".join(corpus()).split(TERM)
+    # a piece that stands alone in a third of the places is no word of its own
+    text = "".join(part + (TERM if number % 4 else TERM[:2]) for number, part in enumerate(parts))
     total = len(places_of(HAN, text))
     found = discover_words([text], min_count=10)
     assert discover_words([text], min_count=10, limit=3) == found[:3] and len(found) > 3
@@ -58,7 +60,12 @@ def test_new_words_are_found_by_measures_that_follow_their_definitions():
     assert words[TERM].cohesion > 3 and not any(word != TERM and word in TERM for word in words)
     assert {len(word) for word in words} >= {2, 3}
     assert all(len(SEGMENTER.split(word)) > 1 for word in words)  # jieba knows none of them
+    assert not {"就会", "并不", "个月"} & set(words)
+    assert found == sorted(found, key=lambda word: -word.score)
     for word in found[:20]:
+        freedom = min(word.left_entropy, word.right_entropy)
+        assert word.cohesion >= 3 and freedom >= 1.2
+        assert word.score == pytest.approx(word.cohesion * freedom * np.log2(word.count))
         assert word.word in word.example
         halves = [(word.word[:at], word.word[at:]) for at in range(1, len(word.word))]
         at = places_of(word.word, text)
