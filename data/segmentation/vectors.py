@@ -28,14 +28,20 @@ def word_vectors(together: sparse.csr_array, width: int, *, seed: int) -> np.nda
     pairs = together.tocoo()
     pairs.eliminate_zeros()
     totals = pairs.sum(axis=0)
-    contexts = totals**_CONTEXT_POWER / (totals**_CONTEXT_POWER).sum()
+    contexts = totals**_CONTEXT_POWER
+    contexts /= contexts.sum() or 1
     information = np.log(pairs.data / (totals[pairs.row] * contexts[pairs.col]))
     positive = information > 0
     table = sparse.csr_array(
         (information[positive], (pairs.row[positive], pairs.col[positive])), shape=pairs.shape
     )
+    filled = np.flatnonzero(np.diff(table.indptr))
     if len(totals) < _FEW:
         left, values, _ = np.linalg.svd(table.toarray())
+    elif (n := len(filled)) < width:
+        # the vectors that ARPACK adds to those of values above 0 are noise, without a seed
+        left, values = np.zeros((len(totals), width)), np.zeros(width)
+        left[filled, :n], values[:n], _ = np.linalg.svd(table[filled].toarray(), full_matrices=False)
     else:
         start = np.random.default_rng(seed).normal(size=len(totals)).astype(np.float32)
         left, values, _ = svds(table.astype(np.float32), k=width, v0=start)

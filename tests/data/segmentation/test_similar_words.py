@@ -3,10 +3,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from data.catalog import open_workspace
 from data.instances import read_info, word_keys
-from data.segmentation import find_similar_words
+from data.segmentation import find_similar_words, word_vectors
 from data.tokenization import train_tokenizer
 from tests.corpora import NEW
 from tests.data.helpers import SEGMENTER
@@ -31,6 +32,12 @@ def test_similar_words_are_used_alike_and_have_the_same_number_of_tokens(tokeniz
 def test_texts_of_rare_or_lonely_words_have_no_similar_words(tokenizer):
     for texts in ([], ["绿茶红茶。\n"], ["绿茶\n" * 9]):
         assert not len(find_similar_words(texts, SEGMENTER, tokenizer, seed=0).keys)
+
+
+def test_words_without_neighbours_have_no_vector():
+    together = sparse.coo_array(([1.0, 1.0], ([0, 1], [1, 0])), shape=(1200, 1200)).tocsr()
+    assert not word_vectors(together, 100, seed=0)[2:].any()
+    assert not word_vectors(0 * together, 100, seed=0).any()
 
 
 def test_similar_words_of_sentencepiece_are_spelt_as_inside_a_sentence():
