@@ -175,9 +175,7 @@ def build_instances(
     middle = np.where(has_order[document], middle, end)
     swapped = uniform(keys[document], number, 3) < 0.5
     labels = np.where(middle < end, np.where(swapped, SWAPPED, IN_ORDER), NO_ORDER)
-    if objective.packs:
-        document = np.searchsorted(documents.first_piece, first, side="right") - 1
-        number = np.arange(len(first))
+    document = np.searchsorted(documents.first_piece, first, side="right") - 1  # packed, the first of several
     numbers = number.astype(np.uint64) + (np.uint64(copy) << np.uint64(32))
     instance_ids = of_documents[document] + numbers * GOLDEN
     return _assemble(documents, tokenizer, (begin, middle, end), labels, document, instance_ids)
@@ -288,9 +286,8 @@ def _assemble(
     source, target = take_ranges(starts, counts), take_ranges(places, counts)
     input_ids[target] = documents.input_ids[source]
     word_starts[target] = documents.word_starts[source]
-    # a segment may begin inside a long word: there it starts a word
+    # a chunk may begin inside a long word: there it starts a word; B begins with a sentence, so with a word
     word_starts[at + 1] = True
-    word_starts[separator[has_b] + 1] = True
     return Instances(
         instance_ids,
         document,

@@ -33,7 +33,8 @@ def unswapped(ids, b, label):
     return [*second, *first] if label == SWAPPED else [*first, *second]
 
 
-some_texts = st.lists(st.sampled_from(sample_texts()), min_size=1, max_size=4)
+# the last one is a word longer than a chunk
+some_texts = st.lists(st.sampled_from([*sample_texts(), "a" * 100]), min_size=1, max_size=4)
 
 
 @given(texts=some_texts, seed=st.integers(0, 1000), copy=st.integers(0, 3))
@@ -44,7 +45,7 @@ def test_pairs_are_adjacent_come_from_one_document_and_lose_no_token(tokenizer, 
         restored[document] += unswapped(ids, b, label)
         assert (label == NO_ORDER) == (b == 0)
         assert len(ids) <= 96 and len(ids) == len(starts)
-        assert ids[0] == tokenizer.cls_id and ids[-1] == tokenizer.sep_id
+        assert ids[0] == tokenizer.cls_id and ids[-1] == tokenizer.sep_id and starts[[0, 1, b, -1]].all()
         assert b == 0 or ids[b - 1] == tokenizer.sep_id
     bounds = documents.pieces[documents.first_piece]
     for number, tokens in restored.items():
@@ -53,14 +54,15 @@ def test_pairs_are_adjacent_come_from_one_document_and_lose_no_token(tokenizer, 
 
 @given(texts=some_texts, seed=st.integers(0, 1000))
 def test_neighbouring_documents_do_not_change_a_documents_instances(tokenizer, texts, seed):
-    together = [row for row in rows(make(texts, tokenizer, seed=seed)[1]) if row[0] == len(texts) - 1]
-    alone = list(rows(make(texts[-1:], tokenizer, seed=seed)[1]))
-    assert [row[1].tolist() for row in together] == [row[1].tolist() for row in alone]
+    together, alone = (make(some, tokenizer, seed=seed)[1] for some in (texts, texts[-1:]))
+    ids = [row[1].tolist() for row in rows(together) if row[0] == len(texts) - 1]
+    assert ids == [row[1].tolist() for row in rows(alone)]
+    assert together.instance_ids[-len(alone) :].tolist() == alone.instance_ids.tolist()
 
 
 @given(texts=some_texts)
 def test_full_sentences_run_across_documents(tokenizer, texts):
-    documents, instances = make(texts, tokenizer, "roberta", sop=False)
+    documents, instances = make(texts, tokenizer, "roberta", sop=np.ones(len(texts), bool))
     tokens = [token for _, ids, _, b, label in rows(instances) for token in unswapped(ids, b, label)]
     assert [token for token in tokens if token != tokenizer.sep_id] == documents.input_ids.tolist()
     bounds = documents.pieces[documents.first_piece]
@@ -75,6 +77,7 @@ def test_full_sentences_run_across_documents(tokenizer, texts):
         touched = np.flatnonzero((bounds[:-1] < end) & (bounds[1:] > begin))
         assert document == touched[0]
         begin = end
+    assert len(make(["茶很香。", "水很热。"], tokenizer, "roberta")[1]) == 1
 
 
 def test_the_lengths_of_a_pairs_segments_do_not_tell_its_order(tokenizer):
@@ -120,6 +123,7 @@ def test_one_chunk_in_ten_is_short(tokenizer):
     text = "。".join(["茶"] * 40_000)
     lengths = make([text], tokenizer, sop=False)[1].lengths[:-1]
     assert abs((lengths < 90).mean() - 0.1) < 3 * (0.09 / len(lengths)) ** 0.5
+    assert make(["茶水。" * 31], tokenizer)[1].lengths.tolist() == [96]  # none is left empty
     short = lengths[lengths < 90]  # of any length
     assert 30 < np.median(short) < 70 and short.min() < 20 and short.max() > 80
 

@@ -39,6 +39,8 @@ def test_all_parts_of_a_large_corpus_are_sampled(monkeypatch, caplog):
     monkeypatch.setattr("data.segmentation.discovery.MAX_CHARACTERS", characters)
     discover_words(texts, min_count=10)
     assert not caplog.text
+    monkeypatch.setattr("data.segmentation.discovery.MAX_CHARACTERS", 1)
+    assert discover_words([TERM]) == []  # the last text is read whole
 
 
 def test_phrases_are_no_words():
@@ -66,7 +68,7 @@ def test_new_words_are_found_by_measures_that_follow_their_definitions():
         freedom = min(word.left_entropy, word.right_entropy)
         assert word.cohesion >= 3 and freedom >= 1.2
         assert word.score == pytest.approx(word.cohesion * freedom * np.log2(word.count))
-        assert word.word in word.example
+        assert word.word in word.example and "\n" not in word.example  # it is a field of a table
         halves = [(word.word[:at], word.word[at:]) for at in range(1, len(word.word))]
         at = places_of(word.word, text)
         assert word.count == len(at)
@@ -98,7 +100,8 @@ def test_words_are_found_in_a_corpus_that_has_not_changed_and_the_next_refresh_u
             return dict(statistics.words("tea", 100_000).fetchall()).get(TERM, 0)
 
     before = count()
-    assert tea.refresh(dictionary=(str(dictionary),)).version == 2 and count() > before
+    known = tea.refresh(dictionary=(str(dictionary),), discover_words=50)
+    assert known.version == 2 and count() > before and TERM not in [word.word for word in known.new_words]
 
 
 def test_the_command_writes_a_dictionary(tmp_path, write, capsys):
@@ -119,6 +122,6 @@ def test_the_command_writes_a_dictionary(tmp_path, write, capsys):
 
 
 def test_no_words_make_an_empty_dictionary(tmp_path):
-    assert discover_words(["茶"]) == []
+    assert discover_words([""]) == discover_words(["茶"]) == []
     write_dictionary([], tmp_path / "words.txt")
     assert Segmenter([tmp_path / "words.txt"]).split("茶水") == ["茶水"]

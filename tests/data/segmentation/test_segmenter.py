@@ -102,6 +102,7 @@ def test_word_starts_agree_with_jieba_on_han_runs(tokenizer, lines):
         ("Москва", "м_##осква"),  # jieba parts all letters
         ("约2.5km", "[UNK] 2_._5_##km"),  # jieba parts 2.5 and km
         ("倨傲的茶", "[UNK] 傲 的 茶"),  # a word of which the end is known
+        ("量子", "量 [UNK]"),  # or the beginning
         ("裤子质量好", "裤子质_量 [UNK]"),  # a term has the beginning of 质量
     ],
 )
@@ -138,3 +139,5 @@ def test_a_long_sentence_is_cut_without_losing_a_token(tokenizer, max_piece):
     assert document.word_starts[document.pieces[1:-1]].all()
     word = tokenize("a" * 50 + "\n", 1, tokenizer, max_piece)  # in which no other begins
     assert np.diff(word.pieces).max() == max_piece and word.pieces[-1] == 50
+    # a line without a token is no piece
+    assert tokenize("茶\n\u200b\n水\n", 3, tokenizer, max_piece).pieces.tolist() == [0, 1, 2]

@@ -30,7 +30,7 @@ def test_similar_words_are_used_alike_and_have_the_same_number_of_tokens(tokeniz
 
 
 def test_texts_of_rare_or_lonely_words_have_no_similar_words(tokenizer):
-    for texts in ([], ["绿茶红茶。\n"], ["绿茶\n" * 9]):
+    for texts in ([], ["绿茶红茶。\n"], ["绿茶\n" * 9], ["绿茶\n红茶\n" * 9]):
         assert not len(find_similar_words(texts, SEGMENTER, tokenizer, seed=0).keys)
 
 
