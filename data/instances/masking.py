@@ -127,7 +127,7 @@ def draw_masks(
     would exceed rate * tokens (rounded). With n tokens left, a word of m is then taken with probability
     n / m: the rate is met on average, and longer words are masked hardly less (on laws 15.5% of words of one
     token, 14.2% of four). The first word is always masked. No more than `max_predictions` tokens are masked;
-    a group whose first word is longer is skipped.
+    a group whose first word is longer is skipped, so a sequence that has no other group has no mask.
     """
     keys = mix(instance_ids + salt(seed, epoch))
     probabilities = length_probabilities(rule.objective, rule.max_ngram)

@@ -90,6 +90,7 @@ def test_the_mask_rate_is_on_a_line_over_all_phases(corpora):
     source = data(corpora, phases, mask_rates=(0.5, 0.1))
     rates = {step: source.rule_at(1, step).rate for step in (0, 20, 40, STEPS - 1, STEPS + 5)}
     assert rates == {0: 0.5, 20: 0.36, 40: 0.23, STEPS - 1: 0.1, STEPS + 5: 0.1}
+    assert data(corpora, [Phase(1, (0.0, 1.0))], mask_rates=(0.5, 0.1)).rule_at(1, 0).rate == 0.5
     plain, falling = steps_of(data(corpora, phases)), steps_of(source)
     shares = [len(s.batches[0].masked_index) / s.batches[0].tokens for s in falling]
     assert np.mean(shares[:6]) > 0.4 and np.mean(shares[-6:]) < 0.16
