@@ -37,10 +37,10 @@ _LOCAL = struct.Struct("<2x2H8xL4x2H")
 _UTF_8 = 0x800  # the flag of a member whose name is in UTF-8
 _MOST_BYTES = 1 << 42  # of a tar's member, which the library skips block by block, be they there or not
 _ZIP64 = 0xFFFFFFFF  # in place of a size that the extra field has, or nobody knows
-# the errors of a damaged file; NotImplementedError: an unknown method, RuntimeError: a password
+# of a damaged file; the last three in a zip file: an unknown method, a password, a name that is not UTF-8
 DAMAGED = (
     *(OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError),
-    *(zipfile.BadZipFile, NotImplementedError, RuntimeError),
+    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, UnicodeDecodeError),
 )
 
 
@@ -75,7 +75,8 @@ _DECOMPRESSORS: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"\x28\xb5\x2f\xfd": _open_zstandard,
     b"\x50\x2a\x4d\x18": _open_zstandard,  # pzstd's, which begins with a frame to skip
-    b"BZh": bz2.BZ2File,
+    # with its level and the mark of a block or the end, as a text may begin with the letters
+    **{b"BZh%d%b" % (n, mark): bz2.BZ2File for n in range(1, 10) for mark in (b"1AY&SY", b"\x17rE8P\x90")},
     b"\xfd7zXZ\x00": lzma.LZMAFile,
 }
 
@@ -83,8 +84,8 @@ _DECOMPRESSORS: dict[bytes, Callable[[Any], Any]] = {
 class _Damaged(io.RawIOBase):
     """A decompressed stream that ends where it is damaged, and keeps the error."""
 
-    def __init__(self, stream: Any):  # a reader with `read1`
-        self.stream = stream
+    def __init__(self, stream: Any, checksum: int | None = None):  # a reader with `read1`; CRC-32
+        self.stream, self.checksum, self.sum = stream, checksum, 0
         self.damage: Exception | None = None
 
     def readable(self) -> bool:
@@ -97,7 +98,10 @@ class _Damaged(io.RawIOBase):
             while self.damage is None and size < len(view):
                 content = self.stream.read1(min(len(view) - size, _UNIT))
                 if not content:
+                    if self.checksum not in (None, self.sum):
+                        self.damage = zipfile.BadZipFile("Bad CRC-32")
                     break
+                self.sum = zlib.crc32(content, self.sum)
                 view[size : size + len(content)] = content
                 size += len(content)
         except DAMAGED as error:
@@ -105,10 +109,6 @@ class _Damaged(io.RawIOBase):
                 raise
             self.damage = error
         return size
-
-    def close(self) -> None:
-        self.stream.close()
-        super().close()
 
 
 def damage(file: io.BufferedReader) -> Exception | None:
@@ -118,7 +118,7 @@ def damage(file: io.BufferedReader) -> Exception | None:
 
 def decompressed(buffered: io.BufferedReader[Any]) -> io.BufferedReader:
     """Decompress a file by its first bytes, whatever its name."""
-    begin = buffered.peek(6)
+    begin = buffered.peek(10)
     for magic, decompress in _DECOMPRESSORS.items():
         if begin.startswith(magic):
             return io.BufferedReader(_Damaged(decompress(buffered)), _BUFFER)
@@ -151,9 +151,9 @@ def seekable(file: io.BufferedReader) -> IO[bytes]:
     return copy
 
 
-def _content(uri: str, name: str, stream: Any) -> Iterator[Part]:
+def _content(uri: str, name: str, stream: Any, checksum: int | None = None) -> Iterator[Part]:
     """Yield an archive's member, which may be compressed once more."""
-    with decompressed(io.BufferedReader(_Damaged(stream), _BUFFER)) as file:
+    with decompressed(io.BufferedReader(_Damaged(stream, checksum), _BUFFER)) as file:
         yield Part(uri, plain_name(name), file)
 
 
@@ -183,9 +183,11 @@ def _zip_members(uri: str, raw: IO[bytes]) -> Iterator[Part]:
             if _is_unsafe(name):
                 yield Part(inner, name, None, "unsafe_name")
                 continue
+            checksum = member.CRC
+            del member.CRC  # the library withholds what it had read when it finds another
             try:
                 with archive.open(member) as stream:
-                    yield from _content(inner, name, stream)
+                    yield from _content(inner, name, stream, checksum)
             except DAMAGED as error:
                 if is_passing(error):
                     raise

@@ -21,6 +21,7 @@ UNICODE = ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
         *((encoding, mark + SIMPLIFIED) for encoding in UNICODE for mark in ("", "\ufeff")),
         ("gb18030", "\n".join([FIRST, *"位尾妹喂卫味啊", "联通"])),  # bytes of the words are UTF-8 too
         *(("gb18030", SIMPLIFIED), ("big5", TRADITIONAL), ("big5hkscs", CANTONESE)),
+        ("utf-8", f"BZh5{SIMPLIFIED}"),  # as bzip2 begins
     ],
 )
 def test_encodings_are_detected_with_their_mark_and_without(write, encoding, text):
