@@ -362,7 +362,7 @@ def _by_column(rows: Iterator[tuple[str, list[str] | BadRow, int]]) -> Iterator[
         if isinstance(row, BadRow):
             yield place, row, size
         elif not header:  # a blank line may stand first
-            header = row
+            header = [name.strip() for name in row]
         elif row and len(row) == len(header):
             yield place, dict(zip(header, row, strict=True)), size
         elif row:

@@ -19,9 +19,10 @@ MAX_FIELD_CHARACTERS = 4_000_000  # a longer CSV field has a quote that was neve
 _WINDOW = 1 << 16  # characters of JSON held at once, unless one value is longer
 _FAR = 4096  # characters into the held text; beyond, counting the lines for an error's message is slow
 _next_value = re.compile(r"(?:^[ \t,\[]*|[}\"]\s*,\s*)(?=\{)", re.M)
-_array_of_objects = re.compile(r"\s*\[\s*(?:\{|$)")
+_named_mark = re.compile(r'(?i)sep=([^\w\s"]|\t)\n')  # a first line that tells Excel the mark between columns
 _decoder = json.JSONDecoder(parse_int=float)  # int() refuses more than 4,300 digits
-_marks = re.compile(r"[\s,\]\ufeff]*")  # where files were joined, byte-order marks too
+# around values and arrays of objects; where files were joined, byte-order marks too
+_marks = re.compile(r"(?:[\s,\]\ufeff]|\[(?=\s*(?:\{|$)))*")
 
 
 class BadRow(NamedTuple):
@@ -76,8 +77,6 @@ def _begins_value(line: str) -> bool:
     """Whether values that span lines begin here: no row of JSONL looks like this."""
     text = line.strip()
     is_array = text[:1] == "[" and text[1:].lstrip()[:1] in ("{", "")
-    if not is_array and text[:1] != "{":
-        return False
     try:
         _decoder.decode(text)
     except json.JSONDecodeError as error:
@@ -101,14 +100,10 @@ def _filled(text: str, lines: Iterator[str], enough: int) -> tuple[str, bool]:
 def _values(lines: Iterator[str]) -> Iterator[object]:
     """Yield the values of a JSON array of objects, or of a sequence of values, while reading."""
     text, is_over, enough = "", False, _WINDOW
-    in_array = False
     lost = 0  # characters so far of a bad value whose end was not found yet
-    reason = "bad_json"
     while not is_over:
         text, is_over = _filled(text, lines, enough)
         at = 0
-        if not in_array and _array_of_objects.match(text):
-            in_array, at = True, text.index("[") + 1
         while (at := _skip_marks(text, at)) < len(text):
             if not lost:
                 try:
@@ -170,8 +165,13 @@ def _csv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:
     """Yield rows; of a bad one only the first line is lost: the others are read again."""
     csv.field_size_limit(MAX_FIELD_CHARACTERS)
     first = next(lines, "")
+    if named := _named_mark.fullmatch(first):
+        yield []
+        first = next(lines, "")
     # in some countries Excel writes semicolons or tabs, not commas
-    parse = partial(csv.reader, strict=True, delimiter=max(",;\t", key=first.count))
+    mark = named[1] if named else max(",;\t", key=first.count)
+    # people write a space behind it, also before a quotation mark
+    parse = partial(csv.reader, strict=True, delimiter=mark, skipinitialspace=f"{mark} " in first)
     source = whole_lines(chain([first], lines))
     taken: list[str] = []  # since the row began
     again: deque[str | int] = deque()

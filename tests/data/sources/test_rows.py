@@ -26,9 +26,10 @@ def test_pretty_printed_values_are_read_one_after_the_other(write):
         lambda rows: "[ " + ", ".join(map(dumps, rows)) + " ]",
         lambda rows: "\n\ufeff".join(map(dumps, rows)),
         lambda rows: "\n\ufeff".join(json.dumps(row, indent=1) for row in rows),
+        lambda rows: "\n".join(json.dumps(part, indent=1) for part in (rows[:9], rows[9:])),
     ],
     ids=[
-        "array of lines",
+        "lines",
         "brackets",
         "blank first",
         "blank lines",
@@ -36,6 +37,7 @@ def test_pretty_printed_values_are_read_one_after_the_other(write):
         "one line",
         "joined",
         "pretty",
+        "arrays",
     ],
 )
 def test_json_is_read_in_whatever_layout(write, layout):
@@ -58,21 +60,26 @@ def dumps(row):
 
 def test_a_bad_value_costs_only_itself(write):
     rows = [dumps({"text": f"{FIRST}{n}"}) for n in range(60)]
-    rows[9] = rows[9].replace('"text"', "text")
+    rows[9] = dumps({"text": FIRST * 9000}).replace('"text"', "text")  # more than is held at once
     rows[20] = rows[20][:-1]
     rows[40] = rows[40].replace("第", "\t")
     good = [f"{FIRST}{n}" for n in range(60) if n not in (9, 20, 40)]
     for text in ("[" + ",\n".join(rows) + "]", "[" + ",".join(rows) + "\n]"):
         path = write("corpus.json", text)
         assert texts(path) == good and reasons(path) == {"bad_json": 3}
-    dropped = [item.source_uri for item in read_documents(path) if isinstance(item, Dropped)]
-    assert dropped == [f"{path}#item={n}" for n in (10, 21, 41)]
+    dropped = [item for item in read_documents(path) if isinstance(item, Dropped)]
+    assert [item.source_uri for item in dropped] == [f"{path}#item={n}" for n in (10, 21, 41)]
+    assert dropped[0].characters == len(rows[9]) + 1  # a comma
+    for first in ("[1] tea", "12", "[1, 2]"):  # no objects, nor an array of them
+        path = write("corpus.jsonl", f"{first}\n{rows[0]}\n")
+        bad, item = read_documents(path)
+        assert (bad.source_uri, bad.characters) == (f"{path}#line=1", len(first))
+        assert item.source_uri == f"{path}#line=2"
 
 
 def test_endless_nesting_is_a_bad_value(write):
-    for text in ("{\n" * 20_000, '[{"a":[\n' * 20_000, "[" * 100_000):
-        path = write("corpus.json", text)
-        assert not texts(path) and set(reasons(path)) == {"bad_json"}
+    for text in ("{\n" * 20_000, '[{"a":[\n' * 10_000, "[" * 100_000):
+        assert {item.reason for item in read_documents(write("corpus.json", text))} == {"bad_json"}
 
 
 @pytest.mark.parametrize("bad", ['9,"没有结束', '9,"他说"好"。"', '9,"两行\n"没有"结束"'])
@@ -86,22 +93,24 @@ def test_a_bad_quote_costs_only_its_row(write, bad):
     assert dropped[0].characters == len(bad.split("\n")[0])
 
 
-@pytest.mark.parametrize("mark", [";", "\t"])
-def test_a_csv_of_excel_may_have_semicolons_or_tabs_between_its_columns(write, mark):
-    content = f'id{mark}text\n1{mark}"{FIRST}{mark}{SECOND}"\n2{mark}{SECOND}\n'
+@pytest.mark.parametrize(("mark", "named"), [(";", ""), ("\t", ""), (", ", ""), ("|", "sep=|\n")])
+def test_a_csv_may_have_semicolons_tabs_spaces_or_a_named_mark_between_its_columns(write, mark, named):
+    content = f'{named}id{mark}text \n1{mark}"{FIRST}{mark}{SECOND}"\n2{mark}{SECOND}\n'
     assert texts(write("corpus.csv", content.encode("utf-8-sig"))) == [f"{FIRST}{mark}{SECOND}", SECOND]
 
 
-@pytest.mark.parametrize("kind, place", [("jsonl", "line=2"), ("tsv", "row=3"), ("csv", "row=3")])
-def test_a_row_that_is_too_long_is_dropped_and_the_rest_is_read(write, monkeypatch, kind, place):
+@pytest.mark.parametrize(
+    "kind, places", [("jsonl", "line=2 line=4"), ("tsv", "row=3 row=5"), ("csv", "row=3 row=5")]
+)
+def test_a_row_that_is_too_long_is_dropped_and_the_rest_is_read(write, monkeypatch, kind, places):
     monkeypatch.setattr("data.sources.rows.MAX_ROW_CHARACTERS", 5_000_000)
-    rows = [FIRST, "茶" * 6_000_000, SECOND]
+    rows = [FIRST * 20_000, "茶" * 6_000_000, SECOND, "茶" * 6_000_000]
     lines = [dumps({"text": row}) for row in rows] if kind == "jsonl" else ["text", *rows]
-    path = write(f"rows.{kind}", "\n".join(lines) + "\n")
-    assert texts(path) == [FIRST, SECOND]
-    (dropped,) = (item for item in read_documents(path) if isinstance(item, Dropped))
-    assert dropped.reason == "row_too_long" and dropped.characters >= len(rows[1])
-    assert dropped.source_uri == f"{path}#{place}"
+    path = write(f"rows.{kind}", "\n".join(lines))
+    assert texts(path) == rows[::2]
+    dropped = [item for item in read_documents(path) if isinstance(item, Dropped)]
+    assert [item.source_uri for item in dropped] == [f"{path}#{place}" for place in places.split()]
+    assert all(item.reason == "row_too_long" and item.characters >= len(rows[1]) for item in dropped)
 
 
 def test_a_page_that_is_too_long_is_dropped(write, monkeypatch):
