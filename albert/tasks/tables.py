@@ -161,7 +161,8 @@ def _labels(row: Mapping[str, Any], column: str, task: Task) -> tuple[str, ...]:
     cell, labels = row.get(column), tuple[str, ...]()
     if task.kind is Kind.MULTILABEL and isinstance(cell, (str, int, list)):
         parts = cell if isinstance(cell, list) else str(cell).split(task.separator)
-        labels = tuple(dict.fromkeys(part for one in parts if (part := str(one).strip())))
+        named = (str(one).strip() for one in parts if one is not None)
+        labels = tuple(dict.fromkeys(filter(None, named)))
     elif isinstance(cell, list):
         raise ValueError(f"column {column!r} is a list: only multilabel tasks have several")
     else:

@@ -299,7 +299,7 @@ FIRST, NOT_AMONG = "question 1", "the right answer is not among the choices"
         ),
         ("regression", [TEA | {"label": x} for x in (1.5, "nan")], "1.5", ["2: 'nan' is not a number"]),
         ("single", [TEA | {"label": x} for x in (["好", "香"], "好")], "好", [f"1: {LIST}"]),
-        ("multilabel", [TEA | {"label": x} for x in (["好"], {"好": 1})], "好", [f"2: {NO_TEXT}"]),
+        ("multilabel", [TEA | {"label": x} for x in (["好", None], {"好": 1})], "好", [f"2: {NO_TEXT}"]),
         # which the first row lacks
         ("pair", [PAIR, PAIR | {"sentence2": "丙"}], "a", ["1: column 'sentence2' is missing"]),
     ],
