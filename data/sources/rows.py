@@ -64,7 +64,7 @@ def json_rows(lines: Iterator[str]) -> Iterator[tuple[str, object, int]]:
             yield f"line={at}", BadRow("row_too_long", line), line
         elif line.strip():
             try:
-                value = _decoder.decode(line.removeprefix("\ufeff"))
+                value = _decoder.decode(line.strip("\ufeff,\t "))
             except (ValueError, RecursionError):
                 value = BadRow("bad_json", len(line))
             # a program may write an array of objects on one line

@@ -21,7 +21,7 @@ def test_pretty_printed_values_are_read_one_after_the_other(write):
         lambda rows: "[" + ",\n".join(map(dumps, rows)) + "]",
         lambda rows: "[\n" + ",\n".join(map(dumps, rows)) + "\n]\n",
         lambda rows: "\n  \n" + json.dumps(rows, ensure_ascii=False, indent=1),
-        lambda rows: "\n" + "\n\n".join(map(dumps, rows)),
+        lambda rows: "\n" + ",\n\n".join(map(dumps, rows)),
         lambda rows: "\n".join('{ "text": "' + row["text"] + '",\n"n": 1}' for row in rows),
         lambda rows: "[ " + ", ".join(map(dumps, rows)) + " ]",
         lambda rows: "\n\ufeff".join(map(dumps, rows)),
