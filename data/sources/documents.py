@@ -223,7 +223,7 @@ def _text_rows(file: BufferedReader, kind: str) -> Iterator[tuple[str, ...]]:
     if encoding := _encoding(file):
         lines = decoded_lines(file, encoding)
         rows: Iterator[Row] = json_rows(lines) if kind == "jsonl" else table_rows(lines, kind)
-        for number, (place, row, _) in enumerate(rows):
+        for number, (place, row, _) in enumerate(one for one in rows if one[1]):  # without blank lines
             if isinstance(row, BadRow):
                 raise ValueError(f"{place}: {row.reason}")
             # a table's first row may be names of columns

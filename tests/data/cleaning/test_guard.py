@@ -66,7 +66,7 @@ JSONL = "".join(json.dumps(row) + "\n" for row in ROWS)
 FORMS = {
     "dev.jsonl": JSONL,
     "dev.txt": f"{QUESTION}\n{OTHER}\n",
-    "dev.csv": f'question,b\n"{QUESTION}",0\n7,{OTHER}\n',  # its names of columns are no texts
+    "dev.csv": f'sep=,\nquestion,b\n"{QUESTION}",0\n7,{OTHER}\n',  # its names of columns are no texts
     "dev.parquet": parquet_of(q=[QUESTION, None], a=["茶", OTHER], label=[1, 7]),
     "dev.zip": zip_of({"dev.jsonl": JSONL.encode(), "readme.bin": b"\0\1"}),
 }
