@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -7,10 +8,12 @@ from data.catalog import (
     compact,
     examine,
     never_trained_share,
+    open_workspace,
     read_catalog,
     remove_corpus,
     sole_writer,
 )
+from data.catalog.cleanup import _groups
 from data.errors import InputError
 from data.files import write_bytes
 from data.instances import verify
@@ -18,7 +21,7 @@ from data.locks import hold
 from data.refresh import build_batch, commit
 from data.workspace import Workspace
 from flows.__main__ import main
-from tests.corpora import NEW, Corpus, record, write_jsonl
+from tests.corpora import NEW, Corpus, record, shards_of, write_jsonl
 
 
 def build_without_commit(corpus):
@@ -54,7 +57,7 @@ def test_files_that_no_kept_version_uses_are_removed(made):
     made.put("new", NEW)
     made.refresh()
     orphan = leave(made.place, "tea")
-    staged = made.place.staging("tea") / "listed.parquet"
+    staged = made.place.staging("tea") / "listed.parquet.0123abcd.tmp"
     write_bytes(staged, b"left")
     shutil.rmtree(made.root / "locks")
     planned = collect_garbage(made.place, keep=2, dry_run=True)
@@ -107,7 +110,9 @@ def test_small_shards_are_merged_and_nothing_else_changes(made, monkeypatch):
 
     def content():
         views = ("instances", "document_texts", "documents")
-        return [made.ask(f"select * exclude (version) from {view} order by all") for view in views]
+        with open_workspace(made.root) as statistics:
+            lengths = statistics.lengths("tea").fetchall()
+        return [made.ask(f"select * exclude (version) from {view} order by all") for view in views], lengths
 
     before = content()
     monkeypatch.setattr("data.catalog.cleanup.SHARD_CHARACTERS", 8000)
@@ -119,6 +124,9 @@ def test_small_shards_are_merged_and_nothing_else_changes(made, monkeypatch):
     assert merged < shards and len(made.ask(totals)) == 1
     assert compact(made.place, "tea") is None
     assert not made.refresh().is_new
+    one, sizes = shards_of(made.root, "tea")[0], (4000, 9, 3000, 3000, 2900, 4000)
+    groups = _groups([replace(one, characters=size) for size in sizes])
+    assert list(map(len, groups)) == [1, 3, 1, 1]  # in order, up to the usual size
 
 
 def test_a_corpus_that_is_being_refreshed_is_left_alone(made):

@@ -117,10 +117,11 @@ def test_documents_before_the_damage_of_an_archive_are_read(write):
 
 @pytest.mark.parametrize(("at", "value"), [(0, 1), (2, 97)], ids=["a password", "an unknown method"])
 def test_a_zip_member_that_cannot_be_opened_leaves_the_others_to_be_read(at, value, write):
-    content = bytearray(zip_of({"shut.txt": CONTENT["txt"], "a.jsonl": CONTENT["jsonl"]}))
+    members = {"shut.txt": CONTENT["txt"], "bad.parquet": b"PAR1", "a.jsonl": CONTENT["jsonl"]}
+    content = bytearray(zip_of(members))
     for header, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the member's own, and the directory's
         content[content.index(header) + flags + at] = value
-    for damaged, faults in ((content, 1), (content[:-30], 2)):
+    for damaged, faults in ((content, 2), (content[:-30], 3)):
         path = write("a.zip", bytes(damaged))
         assert texts(path) == [FIRST, SECOND] and reasons(path) == {"unreadable_file": faults}
 
