@@ -60,7 +60,12 @@ def test_samples_read_as_text_with_their_masks(statistics):
     assert relation.filter("sop_label is not null").fetchall()
     assert relation.fetchall() == statistics.sample_instances("tea", 3).fetchall()
     for sample in relation.to_arrow_table().to_pylist():
-        assert "[MASK]" in sample["masked"] and "[MASK]" not in sample["text"]
+        masks = "select input_ids, masked_positions, masked_input_ids from instances where instance_id = ?"
+        ((ids, places, tokens),) = statistics.sql(masks, [sample["instance_id"]]).fetchall()
+        assert sample["text"] == statistics.tokenizer("tea").decode(ids) and places
+        for place, token in zip(places, tokens, strict=True):
+            ids[place] = token
+        assert sample["masked"] == statistics.tokenizer("tea").decode(ids)
         assert sample["text"].startswith("[CLS]")
 
 
@@ -92,6 +97,9 @@ def test_versions_duplicates_and_new_words_are_compared(tea):
     with open_workspace(tea.root) as opened:
         first, second = opened.version_changes("tea").fetchall()
         assert second[7] == second[4] - first[4] and second[9] == 1 and second[10] == 0
+        assert sum(count for *_, count in opened.lengths("tea").fetchall()) == second[5]
+        rows = [(row[0], row[2], row[5]) for row in opened.funnel("tea").fetchall()]
+        assert len(rows) == len(set(rows))  # of one version
         changed = opened.changed_documents("tea").fetchall()
         assert [row[0] for row in changed] == ["added"] * second[7] and second[7] > 0
         assert all(row[2].startswith(str(tea.raw / "b#c.jsonl")) for row in changed)
@@ -108,6 +116,7 @@ def test_versions_duplicates_and_new_words_are_compared(tea):
         ((used,),) = opened.sql(f"select count(distinct id) from {ids}").fetchall()
         (a, _, only_a), (b, share, only_b) = by_source["a.jsonl"], by_source["b#c.jsonl"]
         assert a - only_a == b - only_b and a + only_b == used and 0 < share < 1
+        assert opened.vocabulary_coverage("tea").fetchall()[0][:2] == (1, used)
         shares = "select sum(documents - dropped), sum(chars) from shares"
         kept = opened.source_shares("tea").query("shares", shares).fetchall()
         assert kept == opened.sql("select documents, characters from versions where version = 2").fetchall()
