@@ -95,8 +95,7 @@ def file_kind(name: str) -> str | None:
     name = plain_name(name).lower()
     if name.endswith(ARCHIVES):
         return "archive"
-    dot = name.rfind(".")
-    return SUFFIXES.get(name[dot:]) if dot >= 0 else None
+    return SUFFIXES.get(name[name.rfind(".") :])
 
 
 def find_files(source: str, *, allow_loopback: bool = False) -> list[str]:

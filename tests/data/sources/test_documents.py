@@ -64,12 +64,13 @@ def test_every_format_gives_its_documents(write, kind, compression):
         assert [text.replace("\n", "") for text in texts(place)] == [FIRST, SECOND]
 
 
-# good files, a folder, a file of another kind, and names that lead out of their folder
+# good files, a folder, a file of another kind, an archive, and names that lead out of their folder
 MEMBERS = {
     "a.jsonl": CONTENT["jsonl"],
     "deep/": b"",
     "deep/b.txt.gz": gzip.compress(CONTENT["txt"]),
     "picture.png": b"\x89PNG",
+    "inner.zip": zip_of({"a.txt": b"tea"}),
     **dict.fromkeys(("../out.txt", "/out.txt", "C:\\out.txt"), b"\xe5\x87\xba"),
     "deep/c.parquet": CONTENT["parquet"],
 }
@@ -89,7 +90,7 @@ def test_archives_give_the_documents_of_their_members(tmp_path, write, kind):
     path = write(f"corpus.{kind}", ARCHIVES[kind])
     for place in (path, f"file://{path}"):
         assert [text.replace("\n", "") for text in texts(place)] == [FIRST, SECOND] * 3
-    assert reasons(path) == {"not_supported": 1, "unsafe_name": 3, "text_not_string": 1}
+    assert reasons(path) == {"not_supported": 2, "unsafe_name": 3, "text_not_string": 1}
     assert {f"{path}!a.jsonl#line=1", f"{path}!deep/b.txt.gz#line=1"} < set(places(path))
     assert not (tmp_path.parent / "out.txt").exists()
 
