@@ -64,7 +64,7 @@ def json_rows(lines: Iterator[str]) -> Iterator[tuple[str, object, int]]:
             yield f"line={at}", BadRow("row_too_long", line), line
         elif line.strip():
             try:
-                value = _decoder.decode(line.strip("\ufeff,\t "))
+                value = _decoder.decode(line.removeprefix("\ufeff"))
             except (ValueError, RecursionError):
                 value = BadRow("bad_json", len(line))
             # a program may write an array of objects on one line
@@ -74,13 +74,14 @@ def json_rows(lines: Iterator[str]) -> Iterator[tuple[str, object, int]]:
 
 
 def _begins_value(line: str) -> bool:
-    """Whether values that span lines begin here: no row of JSONL looks like this."""
+    """Whether values that span or share lines begin here: no row of JSONL looks like this."""
     text = line.strip()
     is_array = text[:1] == "[" and text[1:].lstrip()[:1] in ("{", "")
     try:
         _decoder.decode(text)
     except json.JSONDecodeError as error:
-        return is_array or error.pos >= len(text)  # JSON so far
+        # JSON so far, and perhaps the next value
+        return is_array or text[error.pos :].lstrip(", \t")[:1] in ("{", "")
     except RecursionError:
         pass
     return False
@@ -104,7 +105,7 @@ def _values(lines: Iterator[str]) -> Iterator[object]:
     while not is_over:
         text, is_over = _filled(text, lines, enough)
         at = 0
-        while (at := _skip_marks(text, at)) < len(text):
+        while (at := _marks.match(text, at).end()) < len(text):  # type: ignore[union-attr]
             if not lost:
                 try:
                     value, at = _decoder.raw_decode(text, at)
@@ -129,11 +130,6 @@ def _values(lines: Iterator[str]) -> Iterator[object]:
         enough = max(_WINDOW, 2 * len(text))
     if lost:
         yield BadRow(reason, lost)
-
-
-def _skip_marks(text: str, at: int) -> int:
-    match = _marks.match(text, at)
-    return match.end() if match else at
 
 
 def _is_cut(error: Exception, text: str) -> bool:
