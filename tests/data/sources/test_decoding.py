@@ -1,3 +1,4 @@
+import codecs
 import io
 import json
 
@@ -25,8 +26,9 @@ UNICODE = ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
     ],
 )
 def test_encodings_are_detected_with_their_mark_and_without(write, encoding, text):
-    path = write("corpus.txt", text.encode(encoding))
-    assert texts(path) == [text.removeprefix("\ufeff")]
+    content, text = text.encode(encoding), text.removeprefix("\ufeff")
+    assert texts(write("corpus.txt", content)) == [text]
+    assert texts(write("cut.txt", content[:-1])) == [text[:-1] + "\ufffd"]
 
 
 @pytest.mark.parametrize("compression", PACKED)
@@ -40,13 +42,13 @@ def jsonl_rows(count):
     return [json.dumps({"text": f"{FIRST}第{n}行。"}, ensure_ascii=False) + "\n" for n in range(count)]
 
 
-@pytest.mark.parametrize("share", [0, 1, 2, 10], ids=["damaged", "alternating", "thirds", "one in ten"])
+@pytest.mark.parametrize("share", [0, 1, 2, 10, 11], ids=["damaged", "halves", "thirds", "few", "marked"])
 def test_lines_that_the_files_encoding_cannot_decode_are_decoded_by_their_own(write, share):
     rows = jsonl_rows(60)
     lines = [row.encode("utf-8" if share and n % (share + 1) else "gb18030") for n, row in enumerate(rows)]
     if not share:
         lines[30] = lines[30].replace("采".encode("gb18030"), b"\xff\xff", 1)
-    path = write("corpus.jsonl", b"".join(lines))
+    path = write("corpus.jsonl", codecs.BOM_UTF8 * (share == 11) + b"".join(lines))
     found = texts(path)
     expected = [json.loads(row)["text"] for row in rows]
     assert sum(text == other for text, other in zip(found, expected, strict=True)) == 60 - (not share)
@@ -56,7 +58,7 @@ def test_lines_that_the_files_encoding_cannot_decode_are_decoded_by_their_own(wr
 
 @pytest.mark.parametrize("encoding, other", [("gb18030", "big5hkscs"), ("big5hkscs", "gb18030")])
 def test_lines_of_big5_and_gb18030_in_one_file_are_decoded_by_their_own(encoding, other):
-    own = [TRADITIONAL, "ひらがな", "αβγδ", "饕餮", "靺鞨族"]
+    own = [TRADITIONAL, "ひらがな", "αβγδ", "饕餮", "靺鞨族", "魑魅魍魎貔貅"]
     text = "\n".join([*own, ""])
     file = io.BufferedReader(io.BytesIO(text.encode(encoding) + TRADITIONAL.encode(other)))
     assert "".join(decoded_lines(file, encoding)) == text + TRADITIONAL
