@@ -50,15 +50,15 @@ def dumps(row):
 
 def test_a_bad_value_costs_only_itself(write):
     rows = [dumps({"text": f"{FIRST}{n}"}) for n in range(60)]
-    rows[9] = dumps({"text": FIRST * 9000}).replace('"text"', "text")  # more than is held at once
+    rows[9] = rows[59] = dumps({"text": FIRST * 9000}).replace('"text"', "text")  # more than is held at once
     rows[20] = rows[20][:-1]
     rows[40] = rows[40].replace("第", "\t")
-    good = [f"{FIRST}{n}" for n in range(60) if n not in (9, 20, 40)]
+    good = [f"{FIRST}{n}" for n in range(60) if n not in (9, 20, 40, 59)]
     for text in ("[" + ",\n".join(rows) + "]", "[" + ",".join(rows) + "\n]"):
         path = write("corpus.json", text)
-        assert texts(path) == good and reasons(path) == {"bad_json": 3}
+        assert texts(path) == good and reasons(path) == {"bad_json": 4}
     dropped = [item for item in read_documents(path) if isinstance(item, Dropped)]
-    assert [item.source_uri for item in dropped] == [f"{path}#item={n}" for n in (10, 21, 41)]
+    assert [item.source_uri for item in dropped] == [f"{path}#item={n}" for n in (10, 21, 41, 60)]
     assert dropped[0].characters == len(rows[9]) + 1  # a comma
     for first in ("[1] tea", "12", "[1, 2]"):  # no objects, nor an array of them
         path = write("corpus.jsonl", f"{first}\n{rows[0]}\n")
@@ -86,7 +86,9 @@ def test_a_bad_quote_costs_only_its_row(write, bad):
 @pytest.mark.parametrize(("mark", "named"), [(";", ""), ("\t", ""), (", ", ""), ("|", "sep=|\n")])
 def test_a_csv_may_have_semicolons_tabs_spaces_or_a_named_mark_between_its_columns(write, mark, named):
     content = f'{named}id{mark}text \n1{mark}"{FIRST}{mark}{SECOND}"\n2{mark}{SECOND}\n'
-    assert texts(write("corpus.csv", content.encode("utf-8-sig"))) == [f"{FIRST}{mark}{SECOND}", SECOND]
+    first, second = read_documents(write("corpus.csv", content.encode("utf-8-sig")))
+    assert (first.text, second.text) == (f"{FIRST}{mark}{SECOND}", SECOND)
+    assert first.source_uri.endswith("#row=3" if named else "#row=2")
 
 
 @pytest.mark.parametrize(
