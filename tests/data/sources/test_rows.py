@@ -30,11 +30,14 @@ def test_pretty_printed_values_are_read_one_after_the_other(write):
         lambda rows: "".join(map(dumps, rows)),  # as Amazon's Firehose writes them
     ],
 )
-def test_json_is_read_in_whatever_layout(write, layout):
+def test_json_is_read_in_whatever_layout(write, layout, monkeypatch):
     rows = [{"text": f"{FIRST}{n}"} for n in range(60)]
     for name in ("corpus.json", "corpus.jsonl"):
         path = write(name, layout(rows))
         assert texts(path) == [row["text"] for row in rows] and not reasons(path)
+        # again as if one line, or all, were too much to be held at once
+        for size, number in (("decoding.LONGEST_LINE", 200), ("decoding.BLOCK", 64), ("rows._WINDOW", 50)):
+            monkeypatch.setattr(f"data.sources.{size}", number)
 
 
 def test_values_of_one_line_do_not_each_count_the_characters_of_all(write):
