@@ -35,8 +35,7 @@ class Sentinel:
     @property
     def is_calm(self) -> bool:
         """Whether every loss is less than halfway to its limit, as it is with noise alone."""
-        settled = (trend for trend in self.trends.values() if trend.steps >= _SETTLED)
-        return all(trend.mean <= trend.lowest + RISE / 2 for trend in settled)
+        return all(trend.mean <= trend.lowest + RISE / 2 for trend in self.trends.values())
 
     def check(self, losses: Mapping[int, float], norm: float, *, is_harder: bool = False) -> str | None:
         """What is wrong with a step, or None. `losses` is the mean MLM loss of each corpus in the step.

@@ -33,7 +33,7 @@ from albert.optim import make_optimizer
 from albert.pretraining.graphs import StepGraphs
 from albert.pretraining.progress import StepRecord
 from albert.pretraining.result import TrainingDiverged
-from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
+from albert.pretraining.sentinel import MOST_ROLLBACKS, RISE, Sentinel
 from albert.pretraining.settings import PretrainSettings
 from albert.pretraining.start import Start, build_model, phases
 from albert.pretraining.state import (
@@ -181,10 +181,12 @@ class Trainer:
             self.scaler.load_state_dict(self.state.scaler)
 
     def _last_good(self) -> Path | None:
-        """The newest whole checkpoint whose losses had not begun to rise, else the oldest whole one."""
-        whole = list(filter(is_whole, list_checkpoints(self.settings.run_folder)))
-        calm = [folder for folder in whole if Sentinel(read_trainer_state(folder).trends).is_calm]
-        return next(iter(calm or reversed(whole)), None)
+        """The newest sound checkpoint whose losses had not begun to rise, else the oldest sound one."""
+        whole = filter(is_whole, list_checkpoints(self.settings.run_folder))
+        states = {folder: read_trainer_state(folder) for folder in whole}
+        sound = [folder for folder, state in states.items() if not _is_ruined(state.history)]
+        calm = [folder for folder in sound if Sentinel(states[folder].trends).is_calm]
+        return next(iter(calm or reversed(sound)), None)
 
     def _choose_number_format(self) -> str:
         """The settings' format; "auto" stays what it was when the run began, on any machine."""
@@ -361,7 +363,7 @@ class Trainer:
         """
         before, good = self.state, self._last_good()
         if before.rollbacks == MOST_ROLLBACKS:
-            left = f"{good.name} is sound" if good else "There is no checkpoint"
+            left = f"{good.name} is sound" if good else "No checkpoint is sound"
             raise TrainingDiverged(
                 f"training diverged for the {MOST_ROLLBACKS + 1}th time, at step {before.step} and "
                 f"1/{1 / before.rate_scale:.0f} of the learning rate: {wrong}. {left}. Start another run "
@@ -408,6 +410,13 @@ class Trainer:
             return True
         state.stale_evaluations += 1
         return False
+
+
+def _is_ruined(history: list[Metrics]) -> bool:
+    """Whether every held-out loss was far above that of the start when last evaluated."""
+    evaluated = [record for record in history if "held_out_mlm_loss" in record]
+    names = [name for name in (evaluated or [{}])[0] if name.partition("@")[0] == "held_out_mlm_loss"]
+    return bool(names) and all(not evaluated[-1][n] < evaluated[0][n] + RISE / 2 for n in names)
 
 
 def _shares(counts: Tensor, totals: Tensor) -> Tensor:

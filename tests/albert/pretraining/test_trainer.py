@@ -176,16 +176,20 @@ def test_the_best_has_the_lowest_loss_that_forgot_no_more_than_it_may(settings):
     assert trainer.state.best == Best(3, 2.9)
 
 
-def test_a_rollback_takes_the_newest_calm_whole_checkpoint_else_the_oldest(settings, tmp_path):
+def test_a_rollback_takes_the_newest_calm_whole_checkpoint_else_the_oldest_that_is_not_ruined(
+    settings, tmp_path
+):
     trainer = trainer_of(with_options(settings, run_folder=tmp_path / "run", running={"keep_checkpoints": 9}))
     take(trainer, next(steps_of(trainer)))
     rising, calm = ({0: Trend(mean, 3.0, 20)} for mean in (3.6, 3.4))
     found = []
     for step, trends in enumerate((rising, rising, calm, calm, rising), 1):
         trainer.state.step, trainer.state.trends = step, trends
+        losses = enumerate([3.0, 3.5 if step == 1 else 3.4])
+        trainer.state.history = [{"step": n, "held_out_mlm_loss": loss} for n, loss in losses]
         trainer.checkpoint()
-        found.append(trainer._last_good().name[-1])
-    assert found == ["1", "1", "3", "4", "4"]
+        found.append(trainer._last_good())
+    assert [one and one.name[-1] for one in found] == [None, "2", "3", "4", "4"]
     (tmp_path / "run" / "checkpoint-4" / "manifest.json").unlink()
     for wrong in ("first", "second"):
         trainer.state.step, trainer.state.data = 7, replace(trainer.state.data, batches=9)
@@ -248,6 +252,8 @@ def test_what_one_of_several_processes_asks_for_is_done_by_all_at_the_next_revie
     result = pretrain(with_options(settings, evaluation={"every": 9}), check=stop_in_the_third)
     assert (result.status, result.steps) == ("interrupted", 4)
     assert "stopping after this step, with a checkpoint" in capfd.readouterr().err
+    last = with_options(settings, steps=1, run_folder=tmp_path / "last")
+    assert pretrain(last, check=lambda: os.kill(os.getpid(), signal.SIGINT)).status == "completed"
     often = {"running": {"checkpoint_minutes": 1e-9}, "run_folder": tmp_path / "overdue"}
     pretrain(with_options(settings, evaluation={"every": 9}, **often))
     found = [path.name for path in list_checkpoints(tmp_path / "overdue")]
