@@ -31,7 +31,7 @@ from data.options import parse
 
 STATE_FILE, TENSORS_FILE, MANIFEST_FILE = "trainer_state.json", "trainer_state.safetensors", "manifest.json"
 BEGIN_ANEW = "give this run another --run name, or --resume never to begin anew"
-_WRITING = "writing-"
+_WRITING, _REPLACED = "writing-", "writing-replaced-"
 _BOUNDARY = "boundary."  # parameters of the span-boundary head, which is no part of the model
 Metrics = dict[str, int | float]  # a record of the history: the step, and figures by name
 
@@ -124,7 +124,7 @@ def save_checkpoint(
     Raises InputError when it cannot be written, as on a full disk; earlier checkpoints stay as they were.
     """
     folder = checkpoint_folder(run_folder, state.step)
-    temporary, replaced = (run_folder / f"{_WRITING}{state.step}{end}" for end in ("", "-replaced"))
+    temporary, replaced = (run_folder / f"{start}{folder.name}" for start in (_WRITING, _REPLACED))
     remove_unfinished(run_folder)
     try:
         save_pretrained(objective.model, tokenizer_folder, temporary)
@@ -195,6 +195,12 @@ def remove_old_checkpoints(run_folder: Path, step: int, keep: int, best_step: in
 
 
 def remove_unfinished(run_folder: Path) -> None:
-    """Remove what is left of checkpoints that a killed process was writing or removing."""
+    """Remove what is left of checkpoints that a killed process was writing or removing; put back one that was
+    being replaced.
+    """
     for folder in run_folder.glob(f"{_WRITING}*"):
-        shutil.rmtree(folder)
+        place = run_folder / folder.name.removeprefix(_REPLACED)
+        if place == folder or place.exists():
+            shutil.rmtree(folder)
+        else:
+            os.replace(folder, place)

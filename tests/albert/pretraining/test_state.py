@@ -1,8 +1,11 @@
 """What a checkpoint keeps beside the model: the optimiser's state, the place in the data, the second head."""
 
+import os
 import shutil
+from contextlib import suppress
+from itertools import count
 from typing import get_args
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -75,6 +78,37 @@ def saved(tmp_path, tokenizer):
 def test_a_checkpoint_takes_the_place_of_an_older_one_and_of_what_was_left_of_one(saved):
     assert is_whole(saved) and read_trainer_state(saved).tokens == 2
     assert not (saved / "half a file").exists() and [p.name for p in saved.parent.iterdir()] == [saved.name]
+
+
+def test_a_checkpoint_stays_whole_wherever_the_process_that_replaces_it_is_killed(saved, tokenizer):
+    objective = objective_of(tokenizer)
+    optimizer = make_optimizer("adamw", objective, 1e-3, 0.01)
+
+    def killed_at(number, work, calls):
+        def call(place, *others, **options):
+            calls.append(others[-1].name if others else place.name)
+            if len(calls) > number:
+                if work is rmtree:  # a part of it is gone
+                    (place / "manifest.json").unlink()
+                raise KeyboardInterrupt
+            work(place, *others, **options)
+
+        return call
+
+    for number in count():
+        calls, rmtree, replace = [], shutil.rmtree, os.replace
+        with (
+            patch("shutil.rmtree", killed_at(number, rmtree, calls)),
+            patch("os.replace", killed_at(number, replace, calls)),
+            patch("albert.pretraining.state.sync") as sync,
+            suppress(KeyboardInterrupt),
+        ):
+            save_checkpoint(saved.parent, objective, optimizer, TrainerState(step=7), None)
+            break
+        remove_unfinished(saved.parent)
+        assert is_whole(saved) and [p.name for p in saved.parent.iterdir()] == [saved.name], number
+    assert is_whole(saved) and {p.name for p in saved.iterdir()} - {*calls} == {"trainer_state.safetensors"}
+    assert [call.args[0].name for call in sync.mock_calls] == ["trainer_state.safetensors", saved.parent.name]
 
 
 @pytest.mark.parametrize("damaged", ["trainer_state.json", "trainer_state.safetensors", "manifest.json"])
