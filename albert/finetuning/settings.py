@@ -128,7 +128,8 @@ class FineTuneSettings(TuningOptions):
         for name, numbers in self.recipes().items():
             if len({_run_of(self.models[at]) for at in numbers}) < len(numbers):
                 raise ConfigError(f"{name} names one pretraining run twice: of each, one checkpoint counts")
-        kind, pooling = self.task.kind, self.running.pooling
+        kind = self.task.kind
+        pooling = self.task.pooling or "" if self.running.pooling == "auto" else self.running.pooling
         if kind in (Kind.SPAN, Kind.TOKENS, Kind.SIMILARITY) and "cls" in pooling:
             what = "the mean" if kind is Kind.SIMILARITY else "every token"
             raise ConfigError(f"pooling={pooling}: a task of kind {kind} is read from {what}")

@@ -367,11 +367,11 @@ def _train_epochs(
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
-                losses += loss.detach()
+                losses += loss.detach() * len(examples)
                 step += 1
                 bar.update()
                 give_back(step)
-            yield float(losses) / len(batches), time.perf_counter() - began
+            yield float(losses) / len(encoded), time.perf_counter() - began
 
 
 def predict(candidate: Candidate, model: nn.Module, split: str) -> Predictions:

@@ -199,6 +199,8 @@ def test_labels_that_training_never_saw_and_single_classes_are_refused(split_fil
         fine_tune(settings)
     with pytest.raises(ConfigError, match="a model has an empty name"):  # the plots could not name it
         replace(settings, names=("",))
+    with pytest.raises(ConfigError, match="pooling=cls: a task of kind tokens is read from every token"):
+        replace(settings, task=Task(name="t", kind="tokens", pooling="cls"))
     with pytest.raises(ConfigError, match="learning_rate or optimizer.sweep"):
         replace(settings, optimizer=FineTuneOptimizer(sweep=(1e-4, 2e-4)))
 
@@ -262,7 +264,8 @@ def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_pa
     rows = [(f"茶{n}", f"香{n % 3}", 100 * (n % 2) + 900 * (n == 0)) for n in range(40)]  # one is far off
     path = table(tmp_path / "t.tsv", "sentence1 sentence2 score", rows)
     running = {"precision": "fp32", "pooling": "cls"}
-    settings = settings_of("stsb", path, model_folder, running=running, epochs=2, batch_size=3)
+    dev = table(tmp_path / "dev.tsv", "sentence1 sentence2 score", rows[:5])
+    settings = settings_of("stsb", path, model_folder, dev=dev, running=running, epochs=2, batch_size=3)
     candidate = prepared(settings)
     run = fine_tune_one(candidate, 5, 1e-3)
     # the same written out: the weights of the head are the seed's and the restart's
@@ -283,10 +286,10 @@ def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_pa
             loss.backward()
             norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
             optimizer.step()
-            losses[-1].append(loss.item())
+            losses[-1].append(loss.item() * len(examples))
             step += 1
     assert step == 28 and min(norms) < 1 < max(norms)
-    assert [one.train_loss for one in run.result.curve] == pytest.approx([np.mean(one) for one in losses])
+    assert [one.train_loss for one in run.result.curve] == pytest.approx([sum(one) / 40 for one in losses])
     assert run.result.examples_per_second > 0
 
 
