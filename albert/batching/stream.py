@@ -148,14 +148,14 @@ class InstanceStream:
         epoch, first, skip = cursor
         while True:
             order = np.random.default_rng([self.seed, epoch]).permutation(len(self.row_groups))
-            found = skip > 0 or first > 0
+            found = False
             for window in range(first, -(-len(order) // WINDOW_ROW_GROUPS)):
                 members = order[window * WINDOW_ROW_GROUPS : (window + 1) * WINDOW_ROW_GROUPS]
                 instances = self._load([self.row_groups[i] for i in members])
                 rows = np.flatnonzero(~is_held_out(instances.sides, self.never_trained_share))
                 rng = np.random.default_rng([self.seed, epoch, window])
                 batches = token_batches(instances.lengths[rows], self.batch_tokens, rng)
-                found = found or bool(batches)
+                found |= bool(batches)
                 for number, batch in enumerate(batches[skip:], skip + 1):
                     yield Planned(instances, rows[batch], Cursor(epoch, window, number))
                 skip = 0

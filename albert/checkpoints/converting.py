@@ -46,7 +46,6 @@ def convert(
     """
     check_new(target)
     checkpoint = read_checkpoint(source)
-    checkpoint.check()
     if format == "transformers":
         check_transformers(checkpoint.config)
     vocabulary = checkpoint.tokenizer(find_tokenizer(tokenizer) if tokenizer else None)

@@ -62,7 +62,8 @@ def test_each_epoch_reads_what_is_not_held_out_in_an_order_and_with_dynamic_mask
     shards = make_corpus(tmp_path, "tea", samples / "tea.jsonl", vocabulary_file, max_seq_length=64)
     source = InstanceStream(shards, batch_tokens=300, held_out_share=0.1, masking=masking)
     ids, masked, windows = ({0: [], 1: []} for _ in range(3))
-    for planned in takewhile(lambda one: one.after.epoch < 2, source.plan()):
+    plan = list(takewhile(lambda one: one.after.epoch < 2, source.plan()))
+    for planned in plan:
         ids[planned.after.epoch] += planned.instances.instance_ids[planned.rows].tolist()
         masked[planned.after.epoch] += source.pack(planned, source.info.rule).masked_labels.tolist()
         windows[planned.after.epoch].append(frozenset(planned.instances.instance_ids.tolist()))
@@ -76,6 +77,10 @@ def test_each_epoch_reads_what_is_not_held_out_in_an_order_and_with_dynamic_mask
     in_file = np.flatnonzero(np.isin(all_ids, list(windows[0][0])))
     assert len(in_file) == 4 * 16 and max(in_file) - min(in_file) > 6 * 16
     assert not set(windows[0]) & set(windows[1])
+    # from amid a window, and from the end of the epoch, the same batches follow
+    for at in (1, len(windows[0]) - 1):
+        for one, again in zip(plan[at + 1 :], source.plan(plan[at].after), strict=False):
+            assert again.after == one.after and np.array_equal(again.rows, one.rows)
 
 
 def test_token_batches_hold_each_row_once_alike_in_length_and_in_any_order():

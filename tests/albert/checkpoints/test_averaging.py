@@ -91,11 +91,13 @@ def test_what_has_no_average_is_refused(tmp_path, tokenizer):
     wide = save_small_model(tmp_path / "wide", tokenizer, hidden_size=32)
     other = WordPieceTokenizer([*tokenizer.vocabulary[:-2], *tokenizer.vocabulary[:-3:-1]])
     words, out = save_small_model(tmp_path / "words", other), tmp_path / "out"
+    without(broken := save_small_model(tmp_path / "broken", tokenizer), "albert.embeddings.LayerNorm")
     for arguments, message in (
         ((a, out), "two checkpoints or more"),
         ((a, b, out, "--weight", 1.5), "lies between 0 and 1"),
         ((a, wide, out), "other configurations"),
         ((a, words, out), "other vocabularies"),
         ((a, words, b), "is already there"),
+        ((a, broken, out), "does not hold the encoder"),
     ):
         refused(average(*arguments), message, out)

@@ -3,12 +3,14 @@ the others.
 """
 
 import json
+from dataclasses import asdict
 
 import pytest
 import torch
 import transformers
 
 from albert.checkpoints import load_model, new_model, save_pretrained
+from albert.checkpoints.config_files import read_config
 from albert.model import AlbertConfig, PretrainingModel
 from data.errors import ConfigError
 
@@ -50,6 +52,14 @@ def test_the_seed_decides_a_new_head(tmp_path):
     transformers.BertModel(transformers.BertConfig(vocab_size=50, **BERT)).save_pretrained(tmp_path)
     first, again, other = (new_model(str(tmp_path), 50, seed=seed)[0].sop.weight for seed in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("theirs", [transformers.BertConfig(), transformers.AlbertConfig()], ids=type)
+def test_what_a_config_leaves_out_is_transformers_default(theirs, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": theirs.model_type}))
+    read = asdict(read_config(tmp_path / "config.json"))
+    wanted = {name: getattr(theirs, name) for name in read if hasattr(theirs, name)}
+    assert {name: read[name] for name in wanted} == wanted and len(wanted) > 10
 
 
 def test_a_config_without_a_model_type_has_it_in_its_name(tmp_path):

@@ -37,8 +37,10 @@ def same(first, second):
 
 def test_the_index_of_shards_is_the_model(oracle, folder):
     oracle.save_pretrained(folder / "shards", max_shard_size="20KB")
-    assert len(list((folder / "shards").glob("*.safetensors"))) > 2
-    found, report = load_model(folder / "shards" / "model.safetensors.index.json")
+    index, shards = folder / "shards" / f"{WEIGHTS}.index.json", (folder / "shards").glob("*.safetensors")
+    # all of them are the checkpoint, and its checksum
+    assert len(files := read_checkpoint(index).source.files) > 3 and set(files) == {index, *shards}
+    found, report = load_model(index)
     assert not report.new and same(found, load_model(folder)[0])
 
 
