@@ -55,13 +55,15 @@ def test_two_processes_have_the_losses_of_one(settings, tmp_path):
     assert len(list_checkpoints(settings.run_folder)) == 10
     together = metrics(settings)
     alone = replace(settings, run_folder=tmp_path / "alone" / "run")
-    pretrain(alone)
+    evaluated = pretrain(alone).evaluations()
     for step, record in metrics(alone).items():
         assert together[step]["mlm_loss"] == pytest.approx(record["mlm_loss"], abs=1e-5), step
     assert len(together) == 10
     # one process resumes what two have done
     result = pretrain(with_options(settings, running={"log_every": 10}))
     assert result.resumed_from == 10
+    for one, other in zip(result.evaluations(), evaluated, strict=True):
+        assert one["held_out_masked_tokens"] == other["held_out_masked_tokens"]
     assert any("2 process(es), now it has 1: a step stays 4 parts" in notice for notice in result.notices)
 
 

@@ -11,9 +11,17 @@ import torch
 
 from albert.checkpoints import load_pretrained
 from albert.evaluation import PROBE_SENTENCES
-from albert.pretraining import MANIFEST_FILE, check_start, list_checkpoints, pretrain, read_trainer_state
+from albert.pretraining import (
+    MANIFEST_FILE,
+    check_start,
+    list_checkpoints,
+    pretrain,
+    read_trainer_state,
+    with_step_size,
+)
 from albert.pretraining.start import prepare_folder
 from albert.pretraining.state import STATE_FILE
+from albert.runtime import Process
 from data.errors import ConfigError, InputError
 from data.files import sha256
 from tests.albert.pretraining.conftest import assert_same, weights, with_options
@@ -61,7 +69,7 @@ def test_files_of_another_version_are_refused_in_one_line(settings):
     assert pretrain(replace(settings, resume="never")).resumed_from == 0
 
 
-def test_a_run_that_has_ended_stays_as_it_is_and_is_refused_with_other_settings(settings):
+def test_a_run_that_has_ended_stays_as_it_is_and_is_refused_with_other_settings(settings, corpora):
     first = pretrain(settings)
     before = (first.checkpoint / MANIFEST_FILE).read_bytes()
     second = pretrain(settings)
@@ -69,6 +77,12 @@ def test_a_run_that_has_ended_stays_as_it_is_and_is_refused_with_other_settings(
     assert (second.checkpoint / MANIFEST_FILE).read_bytes() == before
     with pytest.raises(ConfigError, match="begun with other settings .batch_tokens 512 -> 256"):
         pretrain(replace(settings, batch_tokens=256))
+    with pytest.raises(ConfigError, match="begun with other settings .the corpora or their versions"):
+        pretrain(replace(settings, shards=corpora["general"]))
+    # what is not given is what it began with
+    assert with_step_size(replace(settings, batch_tokens=None), Process()).batch_tokens == 512
+    with pytest.raises(ConfigError, match="a step of 1 parts cannot be shared out to 2 processes"):
+        with_step_size(settings, Process(0, 2))
     with pytest.raises(ConfigError, match="this run would remove .*checkpoint-16, which it starts from"):
         pretrain(replace(settings, init=str(first.checkpoint), resume="never"))
     assert pretrain(replace(settings, batch_tokens=256, resume="never")).resumed_from == 0

@@ -26,7 +26,7 @@ def steps(log, state, numbers):
     """Steps of two corpora, 100 tokens and half a second each."""
     for number in numbers:
         state.step, state.seconds = number, state.seconds + 0.5
-        corpora = {0: Figures(2.0 * 30, 15, 30), 1: Figures(4.0 * 10, 5, 10, 3, 4)}
+        corpora = {0: Figures(2.0 * 30, 15, 30, boundary_loss=1.0 * 30), 1: Figures(4.0 * 10, 5, 10, 3, 4)}
         log.step(StepRecord(number, 100, corpora, 1.5, 1e-3), state)
 
 
@@ -44,7 +44,7 @@ def test_a_line_has_means_speed_and_the_time_that_is_left(settings, capsys):
     record = state.history[-1]
     assert record == {
         "step": 4, "mlm_loss": 2.5, "mlm_accuracy": 0.5, "gradient_norm": 1.5, "learning_rate": 1e-3,
-        "tokens_per_second": 200.0, "sop_accuracy": 0.75,
+        "tokens_per_second": 200.0, "sop_accuracy": 0.75, "boundary_loss": 0.75,
     }  # fmt: skip
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("step 4/40  mlm_loss 2.5") and "tokens_per_second 200" in line

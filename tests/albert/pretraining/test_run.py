@@ -19,8 +19,9 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook as register_step_hook
 
 import kernels
+from albert.batching import Phase
 from albert.checkpoints import load_pretrained
-from albert.evaluation import scores_of, sums_of
+from albert.evaluation import bigram_loss, scores_of, sums_of
 from albert.model import PretrainingObjective
 from albert.model.span_boundary import SpanBoundaryHead
 from albert.pretraining import (
@@ -34,6 +35,7 @@ from albert.pretraining import (
     run,
     write_settings,
 )
+from albert.pretraining.start import phases
 from data.errors import ConfigError, InputError
 from tests import ROOT
 from tests.albert.pretraining.conftest import assert_same, weights, with_options
@@ -56,6 +58,8 @@ def test_a_mixed_in_corpus_is_evaluated_by_itself(settings, corpora):
         low, high = (last[f"{loss}_change_{end}{corpus}"] for end in ("low", "high"))
         assert low < change < high
     assert first["full_held_out_masked_tokens"] > first["held_out_masked_tokens"]
+    general = check_start(settings).streams["general"]
+    assert first["held_out_bigram_loss@general"] == bigram_loss(general, general.held_out(4000))
     assert read_result(settings.run_folder) == result
     assert read_settings(settings.run_folder) == with_options(settings, running={"accumulate": 1})
 
@@ -88,6 +92,9 @@ def test_longer_sequences_can_follow_shorter_ones(settings, corpora):
     # the first data are looked at, as they were masked then
     assert result.audits.rule_mask_rate == 0.3
     assert result.audits.masks.rate == pytest.approx(0.3, abs=0.03)
+    mix = (Corpus(name="general", shards=corpora["general"], share=0.2),)
+    parts = [Phase(12, (0.8, 0.2, 0.0)), Phase(16, (0.0, 0.2, 0.8))]
+    assert phases(replace(settings, mix=mix, then=replace(then, share=0.25))) == parts
     # what is held out of one is trained on in neither
     streams = check_start(replace(settings, then=replace(then, held_out_share=0.2))).streams.values()
     assert [stream.never_trained_share for stream in streams] == [0.2, 0.2]
@@ -162,11 +169,13 @@ def test_the_further_losses_are_trained_and_come_back_where_a_checkpoint_is_dama
 def test_the_best_checkpoint_is_kept_beside_the_newest_and_training_can_stop_early(settings):
     settings = replace(settings, steps=400, learning_rate=1e-2, held_out_share=0.3)
     evaluation, running = {"every": 5, "patience": 3, "full_tokens": 4000}, {"keep_checkpoints": 1}
+    running["checkpoint_every"] = 400  # but for the best and the last
     overfit = with_options(settings, evaluation=evaluation, running=running, schedule={"name": "wsd"})
     result = pretrain(overfit)
     losses = {r["step"]: r["held_out_mlm_loss"] for r in result.evaluations() if r["step"]}
     assert result.steps < 400 and result.status == "completed"
     assert result.best_checkpoint.name == f"checkpoint-{min(losses, key=losses.get)}"
+    assert result.checkpoint.name == f"checkpoint-{result.steps}"
     assert result.best_checkpoint.is_dir() and result.steps - int(result.best_checkpoint.name[11:]) == 15
     assert any("3 evaluations without a better one" in notice for notice in result.notices)
     again = pretrain(overfit)

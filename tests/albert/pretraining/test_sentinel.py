@@ -86,7 +86,10 @@ class ChangedLosses:
 
 def test_a_loss_of_nan_rolls_training_back(settings, monkeypatch, capsys):
     ChangedLosses(monkeypatch, [11])
-    result = pretrain(settings)
+    saved = []
+    result = pretrain(settings, lambda state, _, status: saved.append((state.step, state.rollbacks)))
+    # that it was rolled back is saved at once
+    assert saved == [(0, 0), (4, 0), (8, 0), (8, 1), (12, 1), (16, 1)]
     assert result.status == "completed" and result.steps == 16
     (event,) = result.events
     assert event.kind == "rollback" and event.step == 11
@@ -122,7 +125,7 @@ def test_before_the_first_checkpoint_training_rolls_back_to_its_start_and_prepar
     monkeypatch.setattr(Trainer, "roll_back", rolled)
     (event,) = (result := pretrain(settings)).events
     assert "Back to step 0" in event.text and result.steps == 16
-    assert [r["step"] for r in result.history if "mlm_loss" in r] == list(range(1, 17))
+    assert [r["step"] for r in result.history if "mlm_loss" in r or not r["step"]] == list(range(17))
     assert prepared and not any(prepared)
 
 
@@ -164,7 +167,7 @@ def test_reviewing_figures_less_often_changes_nothing(settings, monkeypatch):
     logged = [r for r in result.history if "mlm_loss" in r]
     assert [r["step"] for r in logged] == [3, 6, 9, 12, 15, 16]
     assert all(r["tokens_per_second"] < 1e7 for r in logged)
-    assert logged[-1]["mlm_loss"] == losses[16]
+    assert logged[-1]["mlm_loss"] == losses[16] and result.evaluations()[-1]["step"] == 16
     ChangedLosses(monkeypatch, [8])
     (event,) = pretrain(replace(rarely, run_folder=settings.run_folder.parent / "c")).events
     assert event.step == 9 and "Back to step 5" in event.text
