@@ -90,6 +90,10 @@ def test_a_change_is_of_the_examples_that_neither_model_alone_has_read(read, exp
     leak = replace(contamination(0), found=len(read), examples=tuple(read))
     found = comparison(BASE, replace(BETTER, contamination=(leak,)))
     assert expected in verdict(found)
+    # whichever of the two has; of dev it does not matter
+    of_dev = replace(leak, split="dev", examples=tuple(range(150)))
+    base = replace(BASE, contamination=(leak, of_dev))
+    assert comparison(base, BETTER).differences == found.differences
     # what both have read counts, be it in another version of the corpus
     newer = replace(BETTER, contamination=(leak, replace(leak, version=3)))
     both = comparison(replace(BASE, contamination=(leak,)), newer)

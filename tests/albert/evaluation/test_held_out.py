@@ -22,7 +22,11 @@ def stream(tea_shards, **options):
     return InstanceStream(tea_shards, **{"batch_tokens": 600, "held_out_share": 0.3, **options})
 
 
-def test_every_run_draws_the_same_instances_from_all_over_the_corpus(tea_shards):
+def test_every_run_draws_the_same_instances_from_all_over_the_corpus(
+    tmp_path, samples, vocabulary_file, monkeypatch
+):
+    monkeypatch.setattr("data.instances.shards.ROW_GROUP", 16)  # many, of which each has some
+    tea_shards = make_corpus(tmp_path, "tea", samples / "tea.jsonl", vocabulary_file)
     drawn = stream(tea_shards).held_out(3000)
     assert 3000 <= drawn.lengths.sum() < 3200
     assert is_held_out(drawn.sides, 0.3).all()
@@ -30,7 +34,10 @@ def test_every_run_draws_the_same_instances_from_all_over_the_corpus(tea_shards)
     more = other.held_out(6000)
     assert np.array_equal(other.held_out(3000).instance_ids, drawn.instance_ids)
     assert np.array_equal(more.instance_ids[: len(drawn)], drawn.instance_ids)
-    everything = np.concatenate([pq.read_table(path)["instance_id"] for path in tea_shards])
+    everything, sides = (
+        np.concatenate([pq.read_table(path)[name] for path in tea_shards]) for name in ("instance_id", "side")
+    )
+    assert len(other.held_out(10**6)) == is_held_out(sides, 0.3).sum()
     places = np.flatnonzero(np.isin(everything, drawn.instance_ids)) / len(everything)
     assert abs(places.mean() - 0.5) < 0.15 and places.max() > 0.8
 

@@ -19,9 +19,9 @@ from tests.albert.report_samples import report_of
 from tests.conftest import change_tensors, save_small_model
 
 
-def scores_of(task, path, model):
+def scores_of(task, path, model, **changes):
     """The main metric of each rule, by its name."""
-    candidate = prepared(settings_of(task, path, model))
+    candidate = prepared(settings_of(task, path, model, **changes))
     metric = candidate.data.task.metrics[0]
     return {named.name: run.result.dev[metric] for named, run in rule_runs(candidate)}
 
@@ -93,6 +93,9 @@ def test_the_rule_of_a_kind_finds_what_it_can(task, content, tmp_path, model_fol
     path = tmp_path / ("t.tsv" if task == "msra_ner" else "t.json")
     path.write_text(content, encoding="utf-8")
     assert set(scores_of(task, path, model_folder).values()) == {1.0}
+    if task == "msra_ner":  # from the training examples, not from those that it is scored on
+        (tmp_path / "dev.tsv").write_text(content.replace("O O\n", "O B-LOC\n"), encoding="utf-8")
+        assert max(scores_of(task, path, model_folder, dev=tmp_path / "dev.tsv").values()) < 1
 
 
 def test_a_model_not_clearly_above_a_simple_method_is_named_at_the_top(tmp_path, model_folder):

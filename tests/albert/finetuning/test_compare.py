@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from albert.evaluation import Summary, unpack
 from albert.finetuning import (
     FineTuneOptimizer,
     ModelRuns,
@@ -36,6 +37,8 @@ def task(tmp_path_factory, model_folder):
     texts = [words.get(n, "").ljust(n + 1, "水") for n in range(8)]  # of 1 to 8 characters
     rows, splits = [*zip(texts, GOLD, strict=True)], ("train", "dev", "test")
     files = {split: table(folder / f"{split}.tsv", "text label", rows) for split in splits}
+    # whose answers are the wrong ones, and are never reported
+    table(files["dev"], "text label", [(text, 1 - gold) for text, gold in rows])
     options = {"names": ("none", "one", "two"), "seeds": (0, 1, 2)}
     settings = settings_of("t", files.pop("train"), *[model_folder] * 3, **files, **options)
     data = read_task(settings)
@@ -49,13 +52,12 @@ def runs_of(candidate, said):
 
 def seed_runs(candidate, said, seconds=1.0):
     runs = []
-    examples = candidate.data.splits["test"].examples
     for seed, labels in enumerate(said):
-        scores = np.log(np.where(np.eye(2)[labels], 0.8, 0.2))
-        predictions = candidate.learner.predict(scores, examples, candidate.encoded["test"])
-        figures = candidate.scores(predictions)
-        result = seed_result(seed, figures, test=figures, seconds=seconds)
-        runs.append(SeedRun(result=result, dev=predictions, test=predictions))
+        scores = {"dev": GOLD, "test": labels}
+        scores = {name: np.log(np.where(np.eye(2)[of], 0.8, 0.2)) for name, of in scores.items()}
+        dev, test = (candidate.read(of, name) for name, of in scores.items())
+        result = seed_result(seed, candidate.scores(dev), test=candidate.scores(test), seconds=seconds)
+        runs.append(SeedRun(result=result, dev=dev, test=test))
     return runs
 
 
@@ -64,6 +66,34 @@ def compared(task):
     data, candidates = task
     models = [runs_of(*pair) for pair in zip(candidates, (NONE, ONE, TWO), strict=True)]
     return compare_models(data, models, domain_words=("龙井", "茶香"))
+
+
+def test_every_interval_takes_the_groups_of_its_own_examples_and_a_recipes_checkpoints(task, monkeypatch):
+    data, (candidate, *_) = task
+    grouped, asked = {}, []
+    for size, (name, split) in zip((1, 2, 4), data.splits.items(), strict=True):
+        examples = (replace(one, group=f"{n // size}") for n, one in enumerate(split.examples))
+        grouped[name] = replace(split, examples=tuple(examples))
+
+    def watched(metric, statistics, groups, **options):
+        asked.append((options["checkpoints"], groups.tolist()))
+        return Summary(0.0, None, ())
+
+    monkeypatch.setattr("albert.finetuning.compare.summarize", watched)
+    recipe = replace(runs_of(candidate, NONE), candidates=(candidate,) * 3)
+    found = compare_models(replace(data, splits=grouped), [recipe])
+    of_dev, of_test = [0, 0, 1, 1, 2, 2, 3, 3], [0, 0, 0, 0, 1, 1, 1, 1]
+    slices = [[0, 0], [0, 0], [1, 1], [1, 1]]
+    assert asked == [(3, groups) for groups in (of_dev, of_dev, of_test, of_test, *slices)]
+    assert found.groups == tuple(of_test)
+
+
+def test_dev_chooses_and_test_is_reported(compared):
+    none = compared.model("none")
+    assert none.dev["accuracy"].mean == pytest.approx(0) and none.test["accuracy"].mean == pytest.approx(
+        5 / 8
+    )
+    assert unpack(none.outcomes)[..., 0].mean() == 5 / 8
 
 
 def test_confusions_are_gold_by_predicted(compared):

@@ -317,6 +317,12 @@ def test_a_task_says_that_trainers_answers_may_be_missing(tmp_path, tokenizer):
     save(tmp_path / "saved", tokenizer, "BertForQuestionAnswering")
     for task, may_lack in ((None, False), (Task(name="t", kind="span", answers="squad2"), True)):
         assert load_fine_tuned(tmp_path / "saved", task).learner.has_unanswerable is may_lack
+    for answers, may_lack in (([{"text": "茶", "answer_start": 1}], False), ([], True)):  # as in training
+        asked = {"id": "1", "question": "何物？", "answers": answers, "is_impossible": may_lack}
+        paragraph = {"context": "采茶", "qas": [asked]}
+        (tmp_path / "t.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+        found = prepared(settings_of("squad2", tmp_path / "t.json", tmp_path / "saved"))
+        assert found.learner.has_unanswerable is may_lack
 
 
 def test_a_card_has_the_scores_of_the_models_own_run(tmp_path, tokenizer):

@@ -91,10 +91,11 @@ def test_cosines_that_are_equal_up_to_rounding_tie():
 
 
 def test_long_sentences_keep_every_tag(tokenizer):
-    example = TaggedExample(tuple("采茶香" * 20), ("B-LOC", "I-LOC", "O") * 20)
+    # a word of three pieces, and a space, which has none
+    example = TaggedExample(("采", "abc", "\u3000") * 20, ("B-LOC", "I-LOC", "O") * 20)
     learner = Tagging(("O", "B-LOC", "I-LOC"))
     encoded = learner.encode([example], tokenizer, 16)
-    assert len(encoded.offsets) - 1 == 5 and encoded.first.tolist() == [0, 5]
+    assert len(encoded.offsets) - 1 == 8 and encoded.first.tolist() == [0, 8]
     assert np.diff(encoded.offsets).max() == 16
     # the gold tags come back; an I- without a B- begins an entity, for the metric and in what is written
     gold = np.where(encoded.targets == IGNORED, 0, encoded.targets)
@@ -153,6 +154,12 @@ def test_an_answer_of_any_window_is_weighed_against_none_in_all(tokenizer):
     nothing = [*others, (last, 0, 0, 7)]
     scores = span_scores(encoded, *said, *nothing)
     assert learner.predict(scores, [example], encoded).answers == ("",)
+    # the loss is the mean over windows, starts and ends, of which none has the others' length
+    given = torch.from_numpy(scores)
+    windows = zip(given.split(np.diff(encoded.offsets).tolist()), encoded.targets, strict=True)
+    losses = [F.cross_entropy(window.T, torch.from_numpy(target)) for window, target in windows]
+    loss = learner.loss(given, encoded.choose(np.array([0])), encoded)
+    assert loss.item() == pytest.approx(np.mean(losses))
     # a model that has always seen an answer gives one
     always = Span("squad", has_unanswerable=False)
     assert always.predict(scores, [example], encoded).answers == ("香山",)
