@@ -202,7 +202,7 @@ def _expand_remote(source: str) -> list[str]:
             if glob.has_magic(path):
                 paths = [p for p in system.glob(path) if system.isfile(p)]
             elif system.isdir(path) and not system.isfile(path):
-                paths = system.find(path)
+                paths = [p for p in system.find(path) if "/." not in f"/{p.removeprefix(path)}"]
             else:
                 system.info(path)
                 paths = [path]

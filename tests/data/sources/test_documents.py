@@ -296,8 +296,9 @@ def test_nothing_to_read_is_an_error(tmp_path, source, message):
 
 
 def test_folders_and_globs_are_searched_in_order(tmp_path, write):
-    (tmp_path / "deep").mkdir()
-    for name in ("b.txt", "a.jsonl", "名字 有空格 (1).txt", "deep/c.csv"):
+    for folder in ("deep", ".hidden"):
+        (tmp_path / folder).mkdir()
+    for name in ("b.txt", "a.jsonl", "名字 有空格 (1).txt", "deep/c.csv", ".hidden/d.txt", "deep/.e.txt"):
         write(name, "text\n")
     names = [str(Path(p).relative_to(tmp_path)) for p in find_files(str(tmp_path))]
     assert names == sorted(names) and len(names) == 4
