@@ -1,6 +1,7 @@
 """Invariants of masks on real instances."""
 
 import hashlib
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +14,7 @@ from data.instances import (
     SimilarWords,
     build_instances,
     draw_masks,
+    instance_table,
     mask_vocabulary,
     word_keys,
 )
@@ -178,6 +180,16 @@ def test_the_same_documents_give_the_same_instances_and_masks_in_every_release(a
     numbers = b"".join(part.astype(np.uint64).tobytes() for part in arrays)
     # when this changes raise BUILDING_VERSION, or corpora keep shards of both kinds
     assert hashlib.sha256(numbers).hexdigest()[:16] == "d0f9da31f5fdf3f2"
+
+
+@pytest.mark.parametrize("size, kind", [(1 << 16, "uint16"), (1 << 16 | 1, "uint32")])
+def test_a_shard_stores_ids_in_what_the_vocabulary_needs(instances, tokenizer, size, kind):
+    vocabulary = replace(mask_vocabulary(tokenizer), vocab_size=size)
+    ids = list(map(document_id, sample_texts()))
+    sides = np.zeros(len(ids), np.uint32)
+    table = instance_table(instances, ids, sides, vocabulary, RULE, max_seq_length=128, seed=0)
+    for name in ("input_ids", "masked_input_ids", "masked_labels"):
+        assert str(table[name].type.value_type) == kind
 
 
 @pytest.mark.parametrize("sequences", [0, 2])
