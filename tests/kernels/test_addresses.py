@@ -6,9 +6,7 @@ import torch
 from kernels.dispatch import has_triton, tl, triton
 from tests.kernels.addresses import watched
 
-pytestmark = pytest.mark.skipif(
-    not has_triton or torch.cuda.is_available(), reason="for Triton's interpreter"
-)
+pytestmark = pytest.mark.skipif(not has_triton or torch.cuda.is_available(), reason="for the interpreter")
 
 
 @triton.jit

@@ -5,7 +5,7 @@ import torch
 
 from kernels.embedding import Norm, Projection, Tables
 from tests.kernels import checks
-from tests.kernels.checks import DEVICE
+from tests.kernels.operand_checks import operands
 
 SIZES = [(1, 16, 32), (70, 26, 65), (130, 128, 72), (0, 16, 24)]
 # tokens, embedding and hidden size, layout, dtype, vocabulary, share of a frequent token, projection's bias
@@ -25,15 +25,11 @@ def test_output_and_gradients_are_as_exact_as_torchs(triton, case):
 
 @pytest.mark.parametrize("layout", ["google", "bright"])
 def test_the_backward_pass_saves_ids_and_two_numbers_per_token(triton, layout):
-    T, V, E, H = 90, 50, 16, 24
-    W = H if layout == "bright" else E
-    shapes = [(V, E), (2, W), (37, W), (W,), (W,), (H, E), (H,)]
-    parameters = [torch.randn(shape, device=DEVICE, requires_grad=True) for shape in shapes]
-    ids = torch.arange(T, device=DEVICE) % 2
-    saved = []
+    drawn, saved = operands("embed", 90, 24, torch.float32), []
+    parameters = [x.requires_grad_() for x in drawn.rest]
     with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
         tables, norm = Tables(*parameters[:3]), Norm(*parameters[3:5], 1e-12)
-        triton.embed(ids, ids, ids, tables, norm, Projection(*parameters[5:]), layout)
+        triton.embed(*drawn.ids, tables, norm, Projection(*parameters[5:]), layout)
     addresses = {parameter.data_ptr() for parameter in parameters}
     of_tokens = [x for x in saved if x.data_ptr() not in addresses]
-    assert len(of_tokens) == 5 and all(x.shape == (T,) for x in of_tokens)
+    assert len(of_tokens) == 5 and all(x.shape == (90,) for x in of_tokens)

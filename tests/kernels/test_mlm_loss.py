@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernels.mlm_loss import CHUNK, IGNORED, backward_in_chunks, forward_in_chunks
 from tests.kernels import checks
 from tests.kernels.checks import DEVICE, MULTIPLIED
+from tests.kernels.operand_checks import operands
 
 # masked positions, embedding size, vocabulary, dtype, scale of the bias; wide states go through chunks
 CASES = [
@@ -49,14 +50,11 @@ def test_chunks_bound_the_logits_of_wide_states():
 
 @pytest.mark.parametrize("E", [16, 312])
 def test_the_backward_pass_saves_no_logits(triton, E):
-    n, V = 40, 300
-    like = {"device": DEVICE, "dtype": MULTIPLIED}
-    states, weight = (torch.randn(m, E, **like, requires_grad=True) for m in (n, V))
-    bias, labels = torch.zeros(V, **like), torch.zeros(n, dtype=torch.int64, device=DEVICE)
-    saved = []
+    drawn, saved = operands("mlm_loss", 40, E, MULTIPLIED), []
+    inputs = [x.requires_grad_() for x in (*drawn.rows, *drawn.rest)]
     with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.shape) or x, lambda x: x):
-        triton.mlm_loss(states, weight, bias, labels)
-    assert sorted(saved) == sorted([(n, E), (V, E), (V,), (n,), (n,)])
+        triton.mlm_loss(*inputs, *drawn.ids)
+    assert sorted(saved) == sorted([*(x.shape for x in inputs), (40,), (40,)])
 
 
 @pytest.mark.parametrize("n", [0, 4])

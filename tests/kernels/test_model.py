@@ -163,8 +163,7 @@ def test_torch_compile_takes_the_whole_encoder_as_one_graph(triton):
         results.append((loss, *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)))
     (compiled, *ours), (plain, *theirs) = results
     assert torch.allclose(compiled, plain) and any(x is not None for x in theirs)
-    for (name, _), a, b in zip(model.named_parameters(), ours, theirs, strict=True):
-        assert a is b is None or torch.allclose(a, b, atol=1e-6), name
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 OPS = torch.ops.jixu

@@ -151,9 +151,7 @@ def test_the_unchanged_source_holds(tmp_path, claims):
 
 def test_every_mask_of_a_kernel_is_needed(triton):
     """A mask excludes an address outside of the tensors, or is one of the mutations below."""
-    changed = {
-        (file, line) for _claims, file, old, new in MUTATIONS for line in changed_lines(file, old, new)
-    }
+    changed = {(file, line) for _, file, old, new in MUTATIONS for line in changed_lines(file, old, new)}
     with watched(SOURCE) as watch, pytest.MonkeyPatch.context() as patch:
         for stem, constant in FEW:
             patch.setattr(sys.modules[f"kernels.{stem}"], constant, 2)
