@@ -4,7 +4,6 @@ from itertools import takewhile
 
 import numpy as np
 import pytest
-import torch
 
 from albert.batching import InstanceStream, is_held_out, pack_batch
 from albert.batching.stream import token_batches
@@ -13,45 +12,38 @@ from data.instances import read_shard
 from tests.corpora import make_corpus
 
 
-@pytest.fixture(scope="module")
-def stream(sample_shards):
-    ways = ("dynamic", "static")
-    return {way: InstanceStream(sample_shards, batch_tokens=600, masking=way) for way in ways}
+@pytest.fixture(scope="module", params=["dynamic", "static"])
+def stream(request, sample_shards):
+    return InstanceStream(sample_shards, batch_tokens=600, masking=request.param)
 
 
-def packed(stream, rows):
-    instances = next(stream.plan()).instances
-    return instances, pack_batch(instances, rows, stream.info.vocabulary, stream.info.rule, seed=0, epoch=3)
-
-
-@pytest.mark.parametrize("masking", ["dynamic", "static"])
 @pytest.mark.parametrize("rows", np.split(np.random.default_rng(0).permutation(40), [1, 8, 9, 30]), ids=len)
-def test_a_batch_is_its_rows_one_after_the_other(stream, masking, rows):
-    instances, batch = packed(stream[masking], rows)
+def test_a_batch_is_its_rows_one_after_the_other_masked_as_each_is_alone(stream, rows):
+    instances, info = next(stream.plan()).instances, stream.info
+
+    def packed(rows):
+        return pack_batch(instances, rows, info.vocabulary, info.rule, seed=0, epoch=3)
+
+    batch, masked = packed(rows), []
     plain = batch.input_ids.clone()
     plain[batch.masked_index] = batch.masked_labels
     assert len(batch.masked_index) >= len(rows)
     assert batch.max_seqlen == instances.lengths[rows].max()
     for number, row in enumerate(rows):
         begin, end = batch.cu_seqlens[number : number + 2].tolist()
+        alone = packed(rows[number : number + 1])
+        assert alone.input_ids.tolist() == batch.input_ids[begin:end].tolist()
+        masked += (begin + alone.masked_index).tolist()
         tokens = instances.input_ids[instances.offsets[row] : instances.offsets[row + 1]]
         assert plain[begin:end].tolist() == tokens.tolist()
         assert batch.position_ids[begin:end].tolist() == list(range(len(tokens)))
         first_b = instances.segment_b_start[row] or len(tokens)
         types = [0] * first_b + [1] * (len(tokens) - first_b)
         assert batch.token_type_ids[begin:end].tolist() == types
+    assert batch.masked_index.tolist() == masked
     orders = instances.sop_labels[rows]
     assert (batch.sop_labels is None) == (orders == IGNORED).all()
     assert batch.sop_labels is None or batch.sop_labels.tolist() == orders.tolist()
-
-
-@pytest.mark.parametrize("masking", ["dynamic", "static"])
-def test_masks_do_not_depend_on_what_is_packed_together(stream, masking):
-    _, together = packed(stream[masking], np.arange(12))
-    _, alone = packed(stream[masking], np.arange(5, 12))
-    begin = together.cu_seqlens[5]
-    assert torch.equal(alone.input_ids, together.input_ids[begin:])
-    assert torch.equal(alone.masked_index, (together.masked_index - begin)[together.masked_index >= begin])
 
 
 @pytest.mark.parametrize("masking", ["dynamic", "static"])

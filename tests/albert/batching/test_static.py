@@ -49,9 +49,7 @@ def test_losses_and_gradients_are_the_same_in_any_shape(layout, norm, p, is_orde
         results.append((output.loss, counts, {n: p.grad for n, p in model.named_parameters()}))
     (loss, counts, gradients), (padded_loss, padded_counts, padded_gradients) = results
     assert torch.allclose(loss, padded_loss, atol=1e-6) and counts == padded_counts
-    for name, gradient in gradients.items():
-        assert (gradient is None) == (padded_gradients[name] is None), name
-        assert gradient is None or torch.allclose(gradient, padded_gradients[name], atol=1e-6), name
+    torch.testing.assert_close(padded_gradients, gradients, rtol=1e-5, atol=1e-6)
 
 
 def test_empty_sequences_are_spread_over_the_others():
@@ -63,16 +61,9 @@ def test_empty_sequences_are_spread_over_the_others():
         assert first[row] == begin and padded.cu_seqlens[row + 1] > begin
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        SHAPE._replace(tokens=12),
-        SHAPE._replace(sequences=3),  # two of its own and two fillers
-        SHAPE._replace(masked=2),
-        SHAPE._replace(longest=9),
-        SHAPE._replace(is_ordered=False),
-    ],
-    ids=str,
-)
-def test_a_batch_that_does_not_fit_is_not_padded(shape):
-    assert pad(make(), SHAPE) is not None and pad(make(), shape) is None
+def test_a_batch_that_does_not_fit_is_not_padded():
+    assert pad(make(), SHAPE) is not None
+    # two sequences are its own and two fillers
+    less = {"tokens": 12, "sequences": 3, "masked": 2, "longest": 9, "is_ordered": False}
+    for name, value in less.items():
+        assert pad(make(), SHAPE._replace(**{name: value})) is None, name
