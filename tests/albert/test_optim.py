@@ -18,9 +18,7 @@ def by_hand(parameter, gradients, rate, decay, beta=0.999, adapt=False):
 
 
 @pytest.mark.parametrize("make, beta, adapt", [(adamw, 0.98, False), (lamb, 0.999, True)])
-def test_an_optimiser_follows_its_paper_and_decays_and_adapts_neither_biases_nor_layer_norm(
-    make, beta, adapt
-):
+def test_an_optimiser_follows_its_paper_and_decays_and_adapts_neither_bias_nor_layer_norm(make, beta, adapt):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.LayerNorm(5))
     start = {name: p.detach().clone() for name, p in model.named_parameters()}

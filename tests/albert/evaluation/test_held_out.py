@@ -22,9 +22,7 @@ def stream(tea_shards, **options):
     return InstanceStream(tea_shards, **{"batch_tokens": 600, "held_out_share": 0.3, **options})
 
 
-def test_every_run_draws_the_same_instances_from_all_over_the_corpus(
-    tmp_path, samples, vocabulary_file, monkeypatch
-):
+def test_every_run_draws_the_same_from_all_over_the_corpus(tmp_path, samples, vocabulary_file, monkeypatch):
     monkeypatch.setattr("data.instances.shards.ROW_GROUP", 16)  # many, of which each has some
     tea_shards = make_corpus(tmp_path, "tea", samples / "tea.jsonl", vocabulary_file)
     drawn = stream(tea_shards).held_out(3000)
