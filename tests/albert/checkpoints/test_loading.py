@@ -13,6 +13,7 @@ from albert.checkpoints import load_model, new_model, save_pretrained
 from albert.checkpoints.config_files import read_config
 from albert.model import AlbertConfig, PretrainingModel
 from data.errors import ConfigError
+from tests.conftest import change_json
 
 SHAPE = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 3, "hidden_act": "relu"}
 BERT = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 64}
@@ -65,9 +66,7 @@ def test_what_a_config_leaves_out_is_transformers_default(theirs, tmp_path):
 def test_a_config_without_a_model_type_has_it_in_its_name(tmp_path):
     model = PretrainingModel(AlbertConfig(**SHAPE, layout="bert", share="none", embedding_size=64))
     save_pretrained(model, None, tmp_path)
-    content = json.loads((tmp_path / "config.json").read_text())
-    del content["model_type"]
-    (tmp_path / "config.json").write_text(json.dumps(content))
+    change_json(tmp_path / "config.json", model_type=None)
     with pytest.raises(ConfigError, match="model_type None: .*add it to a file that has none"):
         load_model(tmp_path)
     (tmp_path / "config.json").rename(tmp_path / "bert_config.json")

@@ -24,11 +24,6 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
-def checkpoint(tmp_path, tokenizer):
-    return save_small_model(tmp_path / "checkpoint", tokenizer)
-
-
-@pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -39,16 +34,16 @@ def offline(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
 
-def test_of_both_kinds_of_weights_safetensors_are_read(cache, checkpoint, offline):
-    snapshot = put_into_hub_cache(cache, checkpoint)
+def test_of_both_kinds_of_weights_safetensors_are_read(cache, model_folder, offline):
+    snapshot = put_into_hub_cache(cache, model_folder)
     (snapshot / "pytorch_model.bin").write_bytes(b"not read")
     for name in ("hf:org/albert-tea", str(snapshot)):  # a clone has what the Hub has
         assert load_model(name)[1].new == ()
 
 
-def test_what_cannot_be_had_is_one_line(cache, offline, checkpoint):
+def test_what_cannot_be_had_is_one_line(cache, offline, model_folder):
     for name, message in (
-        (str(checkpoint.parent), "pass one of its folders, checkpoint$"),  # of a run
+        (str(model_folder.parent), "pass one of its folders, small$"),  # of a run
         ("hf:org/unknown", "not in the local cache and the Hub cannot be reached"),
         ("hf:not a name", "cannot be downloaded: .*; write hf:OWNER/NAME"),
     ):
@@ -106,8 +101,8 @@ class Hub(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def hub(checkpoint, cache, monkeypatch):
-    files = {path.name: path.read_bytes() for path in checkpoint.iterdir()}
+def hub(model_folder, cache, monkeypatch):
+    files = {path.name: path.read_bytes() for path in model_folder.iterdir()}
     files["unwanted.onnx"] = b"large"
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Hub, files))
     server.files = files
@@ -122,11 +117,9 @@ def hub(checkpoint, cache, monkeypatch):
     server.shutdown()
 
 
-def test_a_repository_is_fetched_once_and_only_what_is_needed_and_an_unknown_one_is_named(
-    hub, cache, checkpoint
-):
+def test_what_is_needed_of_a_repository_is_fetched_once_and_an_unknown_one_is_named(hub, cache, model_folder):
     model, _ = load_pretrained("hf:org/albert-tea")
-    same, _ = load_model(checkpoint)
+    same, _ = load_model(model_folder)
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), same.parameters(), strict=True))
     assert not list(cache.rglob("unwanted.onnx"))
     with pytest.raises(InputError, match=r"hf:org/other cannot be downloaded: .*404"):
@@ -159,9 +152,7 @@ def test_a_card_is_of_its_checkpoint_and_run_whatever_else_the_report_has(tmp_pa
         write_card(folder, report=write_report(other, tmp_path / "other"))
 
 
-def test_a_checkpoint_is_pushed_with_its_card_and_refused_without_a_licence(
-    tmp_path, tokenizer, hub, cache, monkeypatch
-):
+def test_a_checkpoint_is_pushed_with_a_card_that_has_a_licence(tmp_path, tokenizer, hub, cache, monkeypatch):
     """The card is made from the run's records; what comes back from the Hub is the model."""
     folder = save_small_model(tmp_path / "models" / "r" / "checkpoint-40", tokenizer)
     (folder / "trainer_state.safetensors").write_bytes(b"stays here")
