@@ -93,9 +93,7 @@ def their_scores(theirs, encoded, kind, padding=0):
     [*((kind, {}) for kind in KINDS), ("single", BERT), ("tokens", BERT), ("mean", BERT)],
     ids=str,
 )
-def test_a_kept_model_gives_the_same_scores_wherever_it_is_opened(
-    kind, shape, tmp_path, tokenizer, monkeypatch
-):
+def test_a_kept_model_gives_the_same_scores_wherever_it_opens(kind, shape, tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     one, file = candidate(tmp_path, tokenizer, kind, **shape)
     run = fine_tune_one(one, 0, 3e-3, tmp_path / "kept")

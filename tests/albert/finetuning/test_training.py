@@ -91,9 +91,7 @@ def test_whether_a_run_left_chance_level_is_judged_on_test(split_files, model_fo
     assert seed.dev["accuracy"] > 0.8 and seed.restarts == 0 and not seed.left_chance
 
 
-def test_test_is_scored_at_the_epoch_that_is_best_on_dev_and_training_ends_where_none_is_better(
-    split_files, model_folder
-):
+def test_test_is_scored_at_devs_best_epoch_and_training_ends_where_none_is_better(split_files, model_folder):
     # with the labels of dev the wrong way round, what is learnt is the worse on dev
     wrong = split_files["dev"].read_text(encoding="utf-8").translate(str.maketrans("好坏", "坏好"))
     split_files["dev"].write_text(wrong, encoding="utf-8")

@@ -104,18 +104,16 @@ def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path):
     assert html.count("<svg") == 3 and "http" not in html.replace("http://www.w3.org", "")
 
 
-@pytest.mark.parametrize(
-    "content, complaint",
-    [
+def test_a_damaged_report_and_a_single_one_are_refused_in_one_line(runs, tmp_path):
+    for content, complaint in (
         ("{", "cannot be read as JSON"),
         ("[1]", "is not a JSON object"),
         ('{"schema_version": 4}', "has schema version 4, but this version of jixu reads 5"),
         ('{"schema_version": 5}', "is damaged, make the report again: title is missing"),
-    ],
-)
-def test_a_damaged_report_is_refused_in_one_line(runs, tmp_path, content, complaint):
-    (tmp_path / "metrics.json").write_text(content)
-    refused(run_here("report", "compare", runs[0], tmp_path), complaint)
+    ):
+        (tmp_path / "metrics.json").write_text(content)
+        refused(run_here("report", "compare", runs[0], tmp_path), complaint)
+    refused(run_here("report", "compare", runs[0]), "name two or more")
 
 
 def test_the_verdict_is_computed_again_from_the_outcomes(runs, tmp_path):
@@ -134,8 +132,3 @@ def test_the_verdict_is_computed_again_from_the_outcomes(runs, tmp_path):
         (tmp_path / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
         with pytest.raises(InputError, match=f"outcomes in {tmp_path} are damaged"):
             read_runs([runs[0], tmp_path])
-
-
-def test_one_run_is_not_compared(runs):
-    with pytest.raises(InputError, match="name two or more"):
-        read_runs(runs[:1])

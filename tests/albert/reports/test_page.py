@@ -88,7 +88,8 @@ def test_confusions_and_rates_are_listed_and_each_seed_of_a_recipe_names_its_pre
     section = evaluation_section(comparison(BASE, recipe), "t")
     details = {one.title: one for one in section.details}
     assert "each seed or pretraining run" in section.plots[1].unit
-    assert "The last epoch was the best for 3 runs of base, 6 runs of recipe" in section.notes[0]
+    assert "The last epoch was the best for 3 runs of base, 6 runs of recipe: more" in section.notes[0]
+    assert "--" not in section.notes[0]  # another job's option has another prefix
     (rates,) = details["Learning rates"].tables
     assert rates.columns == ("Model", "2e-05", "0.0001") and rates.rows[1] == ("recipe", "60.0", "80.0")
     first, confused = details["Confusion"].tables
