@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import psutil
@@ -18,6 +17,7 @@ from data.errors import ConfigError
 from tests import ROOT
 from tests.albert.pretraining.conftest import with_options
 from tests.conftest import change_json, save_small_model
+from tests.flows.serving import wait_until
 
 
 @pytest.fixture
@@ -101,9 +101,7 @@ def test_more_processes_than_parts_of_a_step_are_refused(settings):
 
 def kill_one(launched, settings, after):
     """SIGKILL to one of the two workers, once there is a checkpoint after a step; returns both."""
-    deadline = time.monotonic() + 120
-    while newest(settings) <= after and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: newest(settings) > after)
     children = psutil.Process(launched.pid).children(recursive=True)
     workers = [child for child in children if "albert.pretraining" in child.cmdline()]
     assert len(workers) == 2

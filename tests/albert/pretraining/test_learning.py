@@ -81,8 +81,6 @@ def test_a_run_that_has_ended_stays_as_it_is_and_is_refused_with_other_settings(
         pretrain(replace(settings, shards=corpora["general"]))
     # what is not given is what it began with
     assert with_step_size(replace(settings, batch_tokens=None), Process()).batch_tokens == 512
-    with pytest.raises(ConfigError, match="a step of 1 parts cannot be shared out to 2 processes"):
-        with_step_size(settings, Process(0, 2))
     with pytest.raises(ConfigError, match="this run would remove .*checkpoint-16, which it starts from"):
         pretrain(replace(settings, init=str(first.checkpoint), resume="never"))
     assert pretrain(replace(settings, batch_tokens=256, resume="never")).resumed_from == 0

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -39,7 +38,9 @@ from albert.pretraining.start import phases
 from data.errors import ConfigError, InputError
 from tests import ROOT
 from tests.albert.pretraining.conftest import assert_same, weights, with_options
+from tests.commands import run_python
 from tests.conftest import save_small_model, small_model
+from tests.flows.serving import wait_until
 
 
 def test_a_mixed_in_corpus_is_evaluated_by_itself(settings, corpora):
@@ -256,8 +257,7 @@ def test_a_full_disk_ends_the_run_with_the_last_checkpoint_whole(settings, tmp_p
         "runpy.run_module('albert.pretraining', run_name='__main__')"
     )
     write_settings(straight, tmp_path / "settings.json")
-    command = [sys.executable, "-c", limited, str(tmp_path / "settings.json")]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    ended = run_python("-c", limited, tmp_path / "settings.json")
     assert ended.returncode == 2, ended.stderr
     assert "checkpoint-8 could not be written" in ended.stderr and "checkpoint-4 is whole" in ended.stderr
     assert "Traceback" not in ended.stderr and not list(straight.run_folder.glob("writing-*"))
@@ -316,9 +316,8 @@ def test_sigterm_ends_a_run_with_a_checkpoint_and_exit_code_75(settings, tmp_pat
     write_settings(endless, tmp_path / "settings.json")
     command = [sys.executable, "-m", "albert.pretraining", str(tmp_path / "settings.json")]
     started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    metrics, deadline = settings.run_folder / "metrics.jsonl", time.monotonic() + 120
-    while time.monotonic() < deadline and not (metrics.is_file() and metrics.read_text().count("\n") > 3):
-        time.sleep(0.05)
+    metrics = settings.run_folder / "metrics.jsonl"
+    wait_until(lambda: metrics.is_file() and metrics.read_text().count("\n") > 3)
     started.send_signal(signal.SIGTERM)
     told, _ = started.communicate(timeout=120)
     (checkpoint,) = list_checkpoints(settings.run_folder)
