@@ -19,22 +19,20 @@ from tests.conftest import change_json
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
 OTHERS = {
-    "roformer": lambda V: transformers.RoFormerConfig(vocab_size=V, embedding_size=64, **SIZES),
-    "electra": lambda V: transformers.ElectraConfig(vocab_size=V, embedding_size=32, **SIZES),
-    "distilbert": lambda V: transformers.DistilBertConfig(
-        vocab_size=V, dim=64, n_layers=1, n_heads=2, hidden_dim=128
-    ),
-    "deberta": lambda V: transformers.DebertaConfig(vocab_size=V, relative_attention=True, **SIZES),
-    "deberta-v2": lambda V: transformers.DebertaV2Config(
-        vocab_size=V, relative_attention=True, pos_att_type="p2c|c2p", **SIZES
-    ),
-    "modernbert": lambda V: transformers.ModernBertConfig(vocab_size=V, pad_token_id=0, **SIZES),
+    "roformer": {"embedding_size": 64},
+    "electra": {"embedding_size": 32},
+    "distilbert": {"hidden_dim": 128},
+    "deberta": {"relative_attention": True},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": "p2c|c2p"},
+    "modernbert": {"pad_token_id": 0},
 }
 
 
 def save_other(name, folder, tokenizer):
     torch.manual_seed(0)
-    transformers.AutoModel.from_config(OTHERS[name](tokenizer.vocab_size)).save_pretrained(folder)
+    sizes = {"vocab_size": tokenizer.vocab_size, **SIZES, **OTHERS[name]}
+    config = transformers.AutoConfig.for_model(name, **sizes)
+    transformers.AutoModel.from_config(config).save_pretrained(folder)
     tokenizer.save(folder)
     transformers.BertTokenizer.from_pretrained(folder).save_pretrained(folder)  # names the special tokens
     return folder

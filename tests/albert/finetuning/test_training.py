@@ -144,8 +144,7 @@ def test_a_run_comes_back_from_its_file(split_files, model_folder, tmp_path):
         found = load_run(tmp_path / "run.npz")
         assert found.result == one.result and found.dev.answers == one.dev.answers
     assert found.test.answers == run.test.answers
-    for name, values in run.test.statistics.items():
-        assert (found.test.statistics[name] == values).all()
+    np.testing.assert_equal(found.test.statistics, run.test.statistics)
     # the same training, whether test is there or not
     assert of_sweep.test is None and of_sweep.result.test is None and of_sweep.result.dev == run.result.dev
     assert load_run(tmp_path / "another.npz") is None

@@ -26,7 +26,7 @@ from data.errors import ConfigError, InputError
 from data.files import sha256
 from tests.albert.pretraining.conftest import assert_same, weights, with_options
 from tests.conftest import change_json
-from tests.workers import PreloadedContext
+from tests.workers import begin
 
 
 def test_training_lowers_the_held_out_loss(settings):
@@ -130,10 +130,8 @@ def test_a_run_killed_at_many_points_ends_like_an_uninterrupted_one(settings, tm
     straight = pretrain(settings)
     broken = replace(settings, run_folder=tmp_path / "broken")
     points = sorted(np.random.default_rng(5).choice(np.arange(3, 46), 6, replace=False).tolist())
-    processes = PreloadedContext()
     for number, point in enumerate(points):
-        process = processes.Process(target=pretrain, args=(broken,))
-        process.start()
+        process = begin(pretrain, broken)
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.is_alive() and last_step(broken) < point:
             time.sleep(0.005)

@@ -341,15 +341,13 @@ def test_markdown_holds_the_main_tables(tmp_path):
 def test_each_base_model_has_its_part(tmp_path):
     other = replace(pretraining(tmp_path), run_folder=tmp_path / "models/general-bert", status="interrupted")
     report = report_of(bases=[pretraining(tmp_path), other])
-    page = write_report(report, tmp_path / "r")
-    html = page.read_text(encoding="utf-8")
+    html = render(report)
     titles = ["Base model: r", "Base model: general-bert"]
     assert re.findall(r"<h2>(.*)</h2>", html) == [*titles, "How to repeat it"]
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids)) and sum(plot[0].text == "MLM loss" for plot in plots_of(html)) == 2
     assert re.findall("^### (.*)$", report_markdown(report), re.M) == titles
     assert report.warnings[0].startswith("general-bert was interrupted")
-    assert len(read_report(page).bases) == 2
 
 
 def test_the_protocol_says_what_dev_chose_and_counts_starts_at_chance_level():
