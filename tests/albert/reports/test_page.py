@@ -348,6 +348,7 @@ def test_each_base_model_has_its_part(tmp_path):
     assert len(ids) == len(set(ids)) and sum(plot[0].text == "MLM loss" for plot in plots_of(html)) == 2
     assert re.findall("^### (.*)$", report_markdown(report), re.M) == titles
     assert report.warnings[0].startswith("general-bert was interrupted")
+    assert read_report(write_report(report, tmp_path / "r")).bases == report.bases
 
 
 def test_the_protocol_says_what_dev_chose_and_counts_starts_at_chance_level():
