@@ -143,6 +143,18 @@ def tea(tmp_path: Path, vocabulary_file: Path) -> Corpus:
     return Corpus.begin(tmp_path, vocabulary_file)
 
 
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
+    """Write a file into the test's folder, text in UTF-8; returns its path."""
+
+    def write(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
 def small_model(tokenizer: WordPieceTokenizer, **changes: object) -> PretrainingModel:
     """A random model that trains in seconds."""
     torch.manual_seed(0)

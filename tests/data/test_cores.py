@@ -13,9 +13,8 @@ from tests.commands import output_of
     ("limit", "expected"),
     [("400000 100000\n", 4), ("250000 100000", 2), ("50000 100000", 1), ("max 100000\n", None), ("", None)],
 )
-def test_a_container_may_use_as_many_cores_as_its_limit_says(tmp_path, limit, expected):
-    (tmp_path / "cpu.max").write_text(limit)
-    assert share(tmp_path / "cpu.max") == expected
+def test_a_container_may_use_as_many_cores_as_its_limit_says(tmp_path, write, limit, expected):
+    assert share(write("cpu.max", limit)) == expected
     assert share(tmp_path / "none") is None
 
 
