@@ -9,7 +9,7 @@ PRELOADED = [
     "albert.finetuning.training",
     "albert.pretraining",
     "data.refresh.run",
-    "tests.dictionary",
+    "tests.data.helpers",  # which loads the dictionary of words
     "tests.workers",
 ]
 

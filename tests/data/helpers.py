@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 from data.cleaning import split_sentences
 from data.instances import tokenize_documents
 from data.instances.cutting import TokenizedDocuments
-from data.segmentation import Segmenter
+from data.refresh.build import segmenter
 
-SEGMENTER = Segmenter()
+SEGMENTER = segmenter(())
 
 
 def random_text(count: int, seed: object = 0) -> str:
