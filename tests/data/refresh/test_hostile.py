@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.cleaning import CleaningRules, DuplicateRules, clean_text, make_guard
+from data.cleaning import CleaningRules, DuplicateRules, clean_text, make_guard, split_sentences
 from data.errors import InputError
 from data.refresh import RefreshSettings
 from data.refresh.read import read_source
@@ -193,38 +193,39 @@ def test_what_is_no_file_is_named_and_the_rest_read(tea):
             tea.plan(source=(str(tea.raw / name),))
 
 
-CUT, OTHER_FIELD = gzip.compress(rows(A), mtime=0)[:10], rows(A).replace(b"text", "病历".encode())
+def test_a_source_that_cannot_be_read_says_why_and_makes_no_catalog(tea, write):
+    cut, other = gzip.compress(rows(A), mtime=0)[:10], rows(A).replace(b"text", "病历".encode())
+    for name, content, why in (
+        ("cut.jsonl.gz", cut, "1 unreadable_file; first: .*#.*ended before the end.* refresh again once"),
+        ("fields.jsonl", other, "1 no_text_field; .*--reading.text-field NAME"),
+    ):
+        with pytest.raises(InputError, match=f"no document of .* can be used .*{why}"):
+            tea.refresh(source=(str(write(name, content)),))
+        assert not tea.place.catalog.exists()
 
 
-@pytest.mark.parametrize(
-    "name, content, why",
-    [
-        ("cut.jsonl.gz", CUT, "1 unreadable_file; first: .*#.*ended before the end.* refresh again once"),
-        ("fields.jsonl", OTHER_FIELD, "1 no_text_field; .*--reading.text-field NAME"),
-    ],
-    ids=["cut", "another field"],
-)
-def test_a_source_that_cannot_be_read_says_why_and_makes_no_catalog(tea, name, content, why):
-    (tea.raw / name).write_bytes(content)
-    with pytest.raises(InputError, match=f"no document of .* can be used .*{why}"):
-        tea.refresh()
-    assert not tea.place.catalog.exists()
+def takes_time_in_proportion(work, few):
+    """Whether eight times as much takes less than 24 times as long; quadratic work takes 64 times."""
+
+    def seconds(count):
+        begin = time.process_time()
+        work(count)
+        return time.process_time() - begin
+
+    return min(seconds(8 * few) for _ in range(3)) < 24 * max(seconds(few), 0.01)
 
 
 def test_a_document_of_very_many_sentences_takes_time_in_proportion(tmp_path):
     characters = random.Random(14).choices("采茶炒泡水锅火山云雾春夏秋冬早晚", k=1 << 20)
+    path, listing = tmp_path / "a.txt", tmp_path / "listing.parquet"
 
-    def seconds(count):
-        path, listing = tmp_path / "a.txt", tmp_path / "listing.parquet"
+    def read(count):
         lines = ["".join(characters[4 * n : 4 * n + 4]) + "。" for n in range(count)]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        begin = time.process_time()
         read_source(str(path), listing, tmp_path / "staged.parquet", RefreshSettings(corpus="c"))
-        taken = time.process_time() - begin
         assert pq.read_table(listing, columns=["sentences"]).to_pydict() == {"sentences": [count]}
-        return taken
 
-    assert seconds(80_000) < 24 * seconds(10_000)  # in proportion 8 times, quadratic 64 times
+    assert takes_time_in_proportion(read, 10_000)
 
 
 @pytest.mark.parametrize(
@@ -238,18 +239,16 @@ def test_a_document_of_very_many_sentences_takes_time_in_proportion(tmp_path):
         lambda n: "".join(f"\\begin{{a{i}}}" for i in range(n)),
         lambda n: "# " + " " * n + "茶",
         lambda n: "{/*" * n,
+        lambda n: "。”" * n + "，好",
     ],
-    ids=["comments", "scripts", "fences", "escapes", "tags", "environments", "heading", "mdx"],
+    ids=["comments", "scripts", "fences", "escapes", "tags", "environments", "heading", "mdx", "marks"],
 )
-def test_markup_that_never_ends_takes_time_in_proportion(hostile):
-    def seconds(count):
-        begin = time.process_time()
+def test_markup_and_marks_that_never_end_take_time_in_proportion(hostile):
+    def read(count):
         clean_text(mdx_text(hostile(count)))
-        clean_text(hostile(count))
-        return time.process_time() - begin
+        split_sentences(clean_text(hostile(count)))
 
-    few, many = max(seconds(2_000), 0.01), min(seconds(16_000) for _ in range(3))
-    assert many < 24 * few  # in proportion 8 times, quadratic 64 times
+    assert takes_time_in_proportion(read, 2_000)
 
 
 @pytest.mark.parametrize("simplify, reason", [(False, "near_duplicate"), (True, "duplicate")])
