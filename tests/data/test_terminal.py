@@ -9,15 +9,14 @@ from data.terminal import EXIT_INTERRUPTED, make_app, run_app
 from flows.__main__ import main
 from kernels import KernelError
 from tests import ROOT
+from tests.commands import begin
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["checkpoint", "sizes"]])
 def test_a_reader_that_has_seen_enough_ends_a_command_without_a_traceback(arguments):
-    with subprocess.Popen(
-        [sys.executable, "-m", "flows", *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as command:
+    with begin(*arguments) as command:
         command.stdout.close()
-        assert command.stderr.read() == b""
+        assert command.stderr.read() == ""
     assert command.returncode == 141
 
 

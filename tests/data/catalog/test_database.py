@@ -2,6 +2,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -23,13 +24,17 @@ def made(tmp_path_factory, samples, vocabulary_file):
     return root
 
 
+@pytest.fixture
+def copy(made, tmp_path):
+    """A copy of it under an odd name."""
+    return Path(shutil.copytree(made, tmp_path / "version=7" / "doc_id=it's a copy"))
+
+
 def state(root):
     return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in root.rglob("*")}
 
 
-def test_a_copy_at_another_path_is_queried_and_nothing_is_written_to_it(made, tmp_path):
-    copy = tmp_path / "version=7" / "doc_id=it's a copy"
-    shutil.copytree(made, copy)
+def test_a_copy_at_another_path_is_queried_and_nothing_is_written_to_it(copy):
     before = state(copy)
     with open_workspace(copy) as statistics:
         tables = ("versions", "shards", "documents", "document_texts", "instances")
@@ -42,9 +47,7 @@ def test_a_copy_at_another_path_is_queried_and_nothing_is_written_to_it(made, tm
     assert (copy / "catalog.duckdb").stat().st_size < 1 << 19  # every version copies it
 
 
-def test_a_corpus_without_all_its_files_or_none_has_no_figures(made, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(made, copy)
+def test_a_corpus_without_all_its_files_or_none_has_no_figures(copy):
     next((copy / "shards" / "tea").iterdir()).unlink()
     with pytest.warns(UserWarning, match="jixu doctor.* The views have no rows of it"):
         statistics = open_workspace(copy)
@@ -56,9 +59,7 @@ def test_a_corpus_without_all_its_files_or_none_has_no_figures(made, tmp_path):
                 figures("te")
 
 
-def test_files_that_go_while_a_workspace_is_open_are_told_in_a_line(made, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(made, copy)
+def test_files_that_go_while_a_workspace_is_open_are_told_in_a_line(copy):
     with open_workspace(copy) as statistics:
         shutil.rmtree(copy / "documents")
         with pytest.raises(duckdb.IOException) as gone:
@@ -68,28 +69,26 @@ def test_files_that_go_while_a_workspace_is_open_are_told_in_a_line(made, tmp_pa
             next(statistics.texts("tea"))
 
 
-def test_a_catalog_that_is_open_for_writing_elsewhere_is_not_called_damaged(made, tmp_path):
-    copy = Workspace(tmp_path / "copy")
-    shutil.copytree(made, copy.root)
+def test_a_catalog_that_is_open_for_writing_elsewhere_is_not_called_damaged(copy):
+    place = Workspace(copy)
     hold = "import duckdb, sys; db = duckdb.connect(sys.argv[1]); print(flush=True); input()"
-    command = [sys.executable, "-c", hold, str(copy.catalog)]
+    command = [sys.executable, "-c", hold, str(place.catalog)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
         with pytest.raises(InputError, match="is open for writing elsewhere: close it there"):
-            read_catalog(copy)
+            read_catalog(place)
         other.communicate(b"\n")
-    with duckdb.connect(str(copy.catalog)), pytest.raises(InputError, match="is open for writing elsewhere"):
-        read_catalog(copy)
-    read_catalog(copy).close()
+    with duckdb.connect(str(place.catalog)), pytest.raises(InputError, match="is open for writing elsewhere"):
+        read_catalog(place)
+    read_catalog(place).close()
     refused = duckdb.IOException('IO Error: Cannot open file "catalog.duckdb": Permission denied')
-    with pytest.raises(duckdb.IOException), intact(copy):
+    with pytest.raises(duckdb.IOException), intact(place):
         raise refused
     assert "Permission denied (a disk failed" in disk_trouble(refused)
 
 
-def test_a_strangers_catalog_runs_no_sql_of_its_own_and_removes_nothing_outside_its_workspace(made, tmp_path):
-    copy, written, outside = tmp_path / "copy", tmp_path / "written.csv", tmp_path / "outside"
-    shutil.copytree(made, copy)
+def test_a_strangers_catalog_runs_no_sql_of_its_own_and_removes_nothing_outside_its_workspace(copy, tmp_path):
+    written, outside = tmp_path / "written.csv", tmp_path / "outside"
     outside.mkdir()
     with duckdb.connect(str(copy / "catalog.duckdb")) as db:
         db.execute(f"""create table "a as select 1; copy (select 1) to '{written}'; --" (number integer)""")
@@ -105,9 +104,7 @@ def test_a_strangers_catalog_runs_no_sql_of_its_own_and_removes_nothing_outside_
 
 
 @pytest.mark.parametrize("renames", range(3))
-def test_a_first_writer_that_is_killed_leaves_no_workspace_whose_catalog_is_lost(
-    tmp_path, monkeypatch, renames
-):
+def test_a_first_writer_that_is_killed_leaves_no_lost_catalog(tmp_path, monkeypatch, renames):
     place, rename, done = Workspace(tmp_path), os.replace, []
 
     def rename_or_die(*paths):

@@ -18,24 +18,13 @@ from data.instances import (
 VOCABULARY = MaskVocabulary(200, 4, np.array([0, 1, 2, 3, 4]), np.arange(5, 200))
 
 
-def sequences(count=400, seed=0):
-    """Packed sequences of words of 1 to 4 tokens between special ones."""
-    rng = np.random.default_rng(seed)
-    ids, starts, ends = [], [], [0]
-    for _ in range(count):
-        lengths = rng.integers(1, 5, rng.integers(8, 40))
-        ids += [2, *rng.integers(5, 200, lengths.sum()).tolist(), 3]
-        starts += [True, *[i == 0 for n in lengths for i in range(n)], True]
-        ends.append(len(ids))
-    instance_ids = rng.integers(0, 2**63, count).astype(np.uint64)
-    return np.array(ids), np.array(starts), np.array(ends), instance_ids
-
-
 def test_the_lengths_of_ngrams_are_near_what_the_rule_draws():
-    ids, starts, ends, instance_ids = sequences()
-    rule = MaskRule(rate=0.4)
-    masks = draw_masks(ids, starts, ends, instance_ids, VOCABULARY, rule, seed=1, epoch=0)
-    audit = audit_ngrams(starts, masks, rule)
+    rng, rule = np.random.default_rng(0), MaskRule(rate=0.4)
+    ids, starts = rng.integers(5, 200, (40, 500)), rng.random((40, 500)) < 0.4
+    ids[:, [0, -1]], starts[:, [0, 1, -1]] = (2, 3), True  # sequences between special tokens
+    packed = ids.ravel(), starts.ravel(), np.arange(0, ids.size + 1, 500), np.arange(40, dtype=np.uint64)
+    masks = draw_masks(*packed, VOCABULARY, rule, seed=1, epoch=0)
+    audit = audit_ngrams(packed[1], masks, rule)
     total = sum(audit.counts.values())
     assert list(audit.counts) == ["1", "2", "3"]
     for n, expected in audit.expected_shares.items():

@@ -154,9 +154,7 @@ def test_macbert_puts_similar_words_in_place_of_words(arrays, tokenizer):
 
 
 @pytest.mark.parametrize("objective", [*OBJECTIVES])
-def test_a_draw_depends_on_nothing_but_seed_epoch_and_instance(
-    instances, arrays, tokenizer, objective, monkeypatch
-):
+def test_draws_depend_on_seed_epoch_and_instance_alone(instances, arrays, tokenizer, objective, monkeypatch):
     rule = MaskRule(objective=objective)
     together = draw(arrays, tokenizer, rule, epoch=3)
     cu_seqlens = arrays[2]

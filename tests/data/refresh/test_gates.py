@@ -4,7 +4,6 @@ from dataclasses import replace
 from itertools import combinations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -33,11 +32,6 @@ def spoilt(shard, planned, change):
 
 def with_column(name, make):
     return lambda table: table.set_column(table.column_names.index(name), name, make(table))
-
-
-def without_the_first(table):
-    ids = table["doc_id"]
-    return pc.if_else(pc.equal(ids, ids[0]), pa.scalar(None, ids.type), ids)
 
 
 CITIES = ["北京", "上海", "广州", "成都", "武汉", "南京", "杭州", "西安", "昆明", "长沙", "厦门", "天津"]
@@ -77,7 +71,7 @@ def test_short_texts_may_have_more_masks_and_few_predictions_fewer(tea, cities, 
     "change, gate",
     [
         (lambda table: table.slice(0, len(table) - 1), "rows that a shard lacks"),
-        (with_column("doc_id", without_the_first), "nulls where none"),
+        (with_column("doc_id", lambda t: pa.array([None, *t["doc_id"].to_pylist()[1:]])), "nulls where none"),
         # one row on: the labels are another instance's
         (
             with_column("masked_labels", lambda t: t["masked_labels"].take([1, 0, *range(2, len(t))])),

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from data.errors import InputError
 from data.tokenization import encode_alike, find_tokenizer, load_tokenizer, train_tokenizer
-from tests.conftest import sample_sentences
+from tests.conftest import change_json, sample_sentences
 
 SENTENCES = sample_sentences()[:300]
 
@@ -70,9 +70,7 @@ def test_what_is_no_such_vocabulary_is_refused(write, vocabulary_file, change, m
 )
 def test_lower_case_and_accents_are_read_as_transformers_reads_them(both, tmp_path, config):
     shutil.copytree(both[1], tmp_path, dirs_exist_ok=True)
-    path = tmp_path / "tokenizer_config.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**content, **config}), encoding="utf-8")
+    change_json(tmp_path / "tokenizer_config.json", **config)
     ours, theirs = load_tokenizer(tmp_path / "tokenizer.json"), AutoTokenizer.from_pretrained(tmp_path)
     for text in ("Tea 茶", "CAFÉ café"):
         assert ours.encode(text)[0].tolist() == theirs(text, add_special_tokens=False)["input_ids"]
