@@ -20,9 +20,7 @@ def test_a_gpu_is_one_device_for_every_workspace(tmp_path):
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A workspace on a machine with two GPUs."""
-    monkeypatch.setattr(
-        "flows.orchestration.slots.device_names", lambda processes: ("cuda-1", "cuda-0")[:processes]
-    )
+    monkeypatch.setattr("flows.orchestration.slots.device_names", lambda n: ("cuda-1", "cuda-0")[:n])
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return Workspace(tmp_path / "w")
 

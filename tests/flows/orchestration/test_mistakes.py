@@ -4,9 +4,8 @@ import errno
 import logging
 from concurrent.futures.process import BrokenProcessPool
 
-from data.errors import InputError, UserError, disk_trouble
+from data.errors import InputError, disk_trouble
 from flows.orchestration.mistakes import drop_tracebacks, explain
-from kernels import KernelError
 
 
 def test_a_disk_that_is_full_or_read_only_is_explained_and_other_errors_are_not():
@@ -23,8 +22,6 @@ def test_a_disk_that_is_full_or_read_only_is_explained_and_other_errors_are_not(
 
 def test_a_lost_worker_is_explained_and_a_bug_is_not():
     assert "with fewer --workers" in explain(BrokenProcessPool("a process was terminated abruptly"))
-    assert explain(UserError("no such thing")) == "no such thing"
-    assert explain(KernelError("no such kernels")) == "no such kernels"
     assert explain(ValueError("a mistake of the program")) is None
 
 
