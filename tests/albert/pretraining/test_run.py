@@ -94,6 +94,7 @@ def test_longer_sequences_can_follow_shorter_ones(settings, corpora):
     assert result.audits.rule_mask_rate == 0.3
     assert result.audits.masks.rate == pytest.approx(0.3, abs=0.03)
     mix = (Corpus(name="general", shards=corpora["general"], share=0.2),)
+    assert phases(replace(settings, mix=mix)) == [Phase(16, (0.8, 0.2))]
     parts = [Phase(12, (0.8, 0.2, 0.0)), Phase(16, (0.0, 0.2, 0.8))]
     assert phases(replace(settings, mix=mix, then=replace(then, share=0.25))) == parts
     # what is held out of one is trained on in neither

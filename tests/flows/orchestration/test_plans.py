@@ -164,9 +164,8 @@ def test_what_can_work_is_planned(job, workspace, tmp_path):
 @pytest.mark.parametrize(
     ("job", "change", "message"), [(job, *case) for job, cases in REFUSED.items() for case in cases]
 )
-def test_what_cannot_work_is_refused_in_a_line_before_anything_is_written(
-    job, change, message, workspace, tokenizer, tmp_path
-):
+def test_what_cannot_work_is_refused_in_a_line(job, change, message, workspace, tokenizer, tmp_path):
+    """Before anything is written."""
     for name, content in (
         ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n好\n"),
         ("other.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n好\n"),
@@ -299,10 +298,14 @@ def test_an_unfinished_run_goes_on_with_the_version_it_was_begun_on(root, sample
 
 def test_an_unfinished_run_keeps_its_second_corpus_too(root, tmp_path, samples, vocabulary_file):
     def planned(place=root, **given):
-        return plan_of(place, **{"mix": ("again:0.2",), "then": "again:0.1"} | given)
+        shared = {"mix": ("again:0.2",), "then": "again:0.1", "objective": {"mask_rates": (0.3, 0.15)}}
+        return plan_of(place, **shared | given)
 
     begun, place = planned(), Workspace(root)
     others = begun.settings.others
+    shares = [(one.name, one.share, len(one.shards)) for one in others]
+    assert shares == [("again", 0.2, 1), ("again", 0.1, 1)]
+    assert begun.settings.objective.mask_rates == (0.3, 0.15)
     write_begun(begun.settings)
     record(place, begun.run, "interrupted", settings=begun.settings)
     reported = gather_facts(place, ["again"])

@@ -1,4 +1,4 @@
-"""Corpora by name, and training in several processes that the flow watches."""
+"""Training in several processes that the flow watches, and what the catalog says of it."""
 
 import math
 import os
@@ -16,7 +16,6 @@ from prefect.exceptions import TerminationSignal
 
 from albert.pretraining import pretrain, read_settings
 from albert.pretraining.sentinel import Sentinel
-from albert.pretraining.start import phases
 from data.errors import ConfigError, InputError
 from flows.orchestration import PretrainingOptions, run_pretraining
 from flows.orchestration.plans import pretraining_plan
@@ -39,15 +38,6 @@ def workspace(tmp_path_factory, samples, vocabulary_file, tokenizer):
 def plan(workspace, **options):
     shared = {"corpus": "tea", "workspace": str(workspace), "init": str(workspace / "small")}
     return pretraining_plan(PretrainingOptions(**shared, **{"steps": 6, "batch_tokens": 512} | options))
-
-
-def test_corpora_are_named_with_their_shares(workspace):
-    settings = plan(workspace, mix=["general:0.25"], objective={"mask_rates": (0.3, 0.15)}).settings
-    assert settings.mix[0].name == "general" and settings.mix[0].share == 0.25
-    assert settings.mix[0].shards and settings.objective.mask_rates == (0.3, 0.15)
-    assert [phase.shares for phase in phases(settings)] == [(0.75, 0.25)]
-    then = plan(workspace, then="general:0.5").settings
-    assert [(phase.until, phase.shares) for phase in phases(then)] == [(3, (1, 0)), (6, (0, 1))]
 
 
 @pytest.mark.slow
