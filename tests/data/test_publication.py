@@ -110,9 +110,7 @@ def tokens(corpus):
     return corpus.ask("select doc_id, input_ids from instances order by all")
 
 
-def test_what_a_config_says_about_words_goes_along_and_counts_as_the_recipe(
-    url, tea, two, vocabulary_file, tmp_path
-):
+def test_terms_of_a_config_go_along_and_count_as_the_recipe(url, tea, two, vocabulary_file, tmp_path):
     folder = tea.place.experiments / "vocabulary"  # which is not published
     folder.mkdir(parents=True)
     *entries, _ = vocabulary_file.read_text(encoding="utf-8").split()

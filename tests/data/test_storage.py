@@ -110,9 +110,7 @@ def test_a_remote_file_is_fetched_once(server, monkeypatch):
     assert fetched == ["/tea.jsonl"]
 
 
-def test_files_that_are_read_from_their_ends_may_come_from_a_server_without_ranges(
-    server, tmp_path, monkeypatch
-):
+def test_files_that_are_read_from_their_ends_need_no_server_with_ranges(server, tmp_path, monkeypatch):
     monkeypatch.setattr(Handler, "translate_path", lambda self, path: f"{tmp_path}{path}")
     for name, content in (("a.zip", zip_of({"a.txt": NEW.encode()})), ("a.parquet", parquet_of(text=[NEW]))):
         (tmp_path / name).write_bytes(content)

@@ -200,9 +200,7 @@ def test_a_corpus_is_removed_with_the_share_that_it_held_out(made, tmp_path, cap
         (["words", "--source", "a.txt", "b.txt"], "'b.txt' belongs to no option"),
     ],
 )
-def test_what_cannot_be_tidied_is_refused_and_no_file_comes_or_goes(
-    command, message, made, capsys, monkeypatch
-):
+def test_what_cannot_be_tidied_is_refused_and_no_file_goes(command, message, made, capsys, monkeypatch):
     """A name may not lead out of its folder."""
     monkeypatch.chdir(made.root.parent)
     monkeypatch.setenv("JIXU_WORKSPACE", str(made.root))

@@ -41,9 +41,7 @@ def test_near_copies_are_decided_once_and_again_when_their_original_is_gone(tea)
 
 
 @pytest.mark.parametrize("number, kept", [(0, 0), (2, 2)], ids=["at its beginning", "at its end"])
-def test_a_source_that_changes_before_its_text_is_needed_again_gives_no_wrong_text(
-    tea, monkeypatch, number, kept
-):
+def test_a_source_that_changes_before_it_is_read_again_gives_no_wrong_text(tea, monkeypatch, number, kept):
     """A copy's source is read again as its original is gone. One that has grown is as good as before."""
     first, second, new = map(text, "abc")
     copies = ["茶" + first, second]

@@ -51,15 +51,11 @@ def workspace(tmp_path_factory, texts, vocabulary_file, prefect_server):
     return root
 
 
-def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file, prefect_server):
-    (tmp_path / "guard.tsv").write_text("text\n没有一篇文档里会有这样的一句话的\n", encoding="utf-8")
-    recipe = tmp_path / "tea.yaml"
-    recipe.write_text(
-        f"corpus: 茶\nsource: {samples / 'tea.jsonl'}\ntokenizer: {vocabulary_file}\n"
-        "instances: {sop: off}\nguard: {files: [guard.tsv]}\ndiscover_words: 20\nworkers: 1\n",
-        encoding="utf-8",
-    )
-    given = {"recipe": recipe, "workspace": tmp_path / "w"}
+def test_a_recipe_a_dry_run_and_new_words(tmp_path, write, samples, vocabulary_file, prefect_server):
+    write("guard.tsv", "text\n没有一篇文档里会有这样的一句话的\n")
+    recipe = f"corpus: 茶\nsource: {samples / 'tea.jsonl'}\ntokenizer: {vocabulary_file}\n"
+    recipe += "instances: {sop: off}\nguard: {files: [guard.tsv]}\ndiscover_words: 20\nworkers: 1\n"
+    given = {"recipe": write("tea.yaml", recipe), "workspace": tmp_path / "w"}
     preview = given | {"dry_run": True}
     assert "茶 is new: 1 source(s) would be read" in complete("refresh-corpus", preview)
     assert not (tmp_path / "w").exists()
@@ -72,9 +68,8 @@ def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file, pr
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_a_refresh_with_its_workers_and_the_same_again_completes(
-    number, tmp_path, texts, vocabulary_file, prefect_server
-):
+def test_a_signal_stops_a_refresh_and_its_workers(number, tmp_path, texts, vocabulary_file, prefect_server):
+    """And the same again completes."""
     given = {"corpus": "tea", "tokenizer": vocabulary_file, "workers": 1, "source": texts[1]}
     given["workspace"] = tmp_path / "w"
     lock = Workspace(tmp_path / "w").lock("catalog")
