@@ -15,12 +15,11 @@ from tests.conftest import few_examples
 
 
 @pytest.mark.slow
-def test_steps_and_their_rivals_run_on_a_cpu(capsys, tmp_path, monkeypatch):
+def test_steps_and_their_rivals_run_on_a_cpu(capsys, tmp_path, write, monkeypatch):
     monkeypatch.setattr(results_file, "RESULTS", tmp_path)
     monkeypatch.setattr(train_step, "BATCH_TOKENS", 256)
     rows = [f"茶树{n}月怎么修剪\t茶树在{n}月要修剪吗\t1" for n in range(99)]
-    (tmp_path / "pairs.tsv").write_text("\n".join(["text_a\ttext_b\tlabel", *rows]) + "\n", "utf-8")
-    pairs = ["--pairs", str(tmp_path / "pairs.tsv")]
+    pairs = ["--pairs", str(write("pairs.tsv", "\n".join(["text_a\ttext_b\tlabel", *rows]) + "\n"))]
     train_step.main(["--only", "tiny", "pairs", "--rounds", "1", "--sequences", "1", *pairs])
     verdict = capsys.readouterr().out
     assert "tiny: " in verdict and "pairs: " in verdict

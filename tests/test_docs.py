@@ -26,6 +26,7 @@ from flows.__main__ import GROUPS, SERVICES, tree
 from flows.orchestration.command import make_command
 from flows.orchestration.options_page import page
 from flows.orchestration.settings import JOBS
+from tests.corpora import ask
 from tests.pages import DOCS, PAGES, ROOT, blocks, follow
 from tests.test_layering import MODULES
 from tests.test_notebooks import check
@@ -45,9 +46,9 @@ def followed(tmp_path_factory, prefect_server):
 def test_the_commands_leave_what_the_pages_say(followed):
     workspace = followed / "workspace"
     assert (workspace / "reports" / "judged" / "index.html").is_file()
-    with open_workspace(workspace) as statistics:
-        corpora = statistics.sql("select distinct corpus from versions order by all").fetchall()
-    assert corpora == [("tea",), ("tea-guarded",)]
+    assert ask(workspace, "select distinct corpus from versions order by all") == [("tea",), ("tea-guarded",)]
+    card = (workspace / "models/first/checkpoint-16/README.md").read_text(encoding="utf-8")
+    assert "license: apache-2.0" in card and "| tea.jsonl | Apache-2.0 |" in card
 
 
 @pytest.mark.slow
@@ -99,8 +100,7 @@ def test_jobs_called_in_a_script_find_what_their_commands_made(followed, prefect
     done = subprocess.run([sys.executable, script], **in_folder)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"\d+ 16 Cannot tell: .* workspace/reports/judged/index.html\n", done.stdout), done
-    with open_workspace(followed / "workspace") as statistics:
-        assert statistics.sql("select max(version) from versions where corpus = 'tea'").fetchall() == [(1,)]
+    assert ask(followed / "workspace", "select max(version) from versions where corpus = 'tea'") == [(1,)]
 
 
 @pytest.mark.slow
@@ -119,12 +119,6 @@ def test_reports_of_several_draws_give_the_mean_of_their_differences(followed, r
     found = run_code("report.md")
     assert found["scores"]("models", 0).shape == (2 * len(told["seeds"]), told["examples"][told["split"]])
     assert found["change"].mean == pytest.approx(told["differences"][0]["mean"])
-
-
-@pytest.mark.slow
-def test_a_card_states_the_sources_and_their_licences(followed):
-    card = (followed / "workspace/models/first/checkpoint-16/README.md").read_text(encoding="utf-8")
-    assert "license: apache-2.0" in card and "| tea.jsonl | Apache-2.0 |" in card
 
 
 @pytest.mark.slow
@@ -170,11 +164,10 @@ def test_the_options_that_messages_advise_exist():
     assert len(advised) > 20 and not set(advised) - options()
 
 
-def test_the_page_of_options_is_up_to_date(tmp_path):
+def test_the_page_of_options_is_up_to_date(write):
     assert page() == (DOCS / "options.md").read_text(encoding="utf-8")
     ((_, recipe),) = blocks("options.md", "yaml")
-    (tmp_path / "recipe.yaml").write_text(recipe, encoding="utf-8")
-    assert load_recipe(tmp_path / "recipe.yaml")["quality"] == QualityRules()
+    assert load_recipe(write("recipe.yaml", recipe))["quality"] == QualityRules()
 
 
 def test_sizes_and_times_are_what_the_benchmarks_give():

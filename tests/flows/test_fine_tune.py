@@ -12,7 +12,6 @@ from prefect import flow
 
 from albert.checkpoints import average, convert
 from albert.finetuning import FineTuneSettings
-from data.catalog import read_catalog
 from data.workspace import Workspace
 from flows import fine_tune
 from flows.orchestration import (
@@ -26,7 +25,7 @@ from flows.orchestration import (
 from flows.orchestration.measurements import contamination
 from tests.albert.report_samples import BASE, BETTER, comparison, pretraining, report_of
 from tests.conftest import save_small_model
-from tests.corpora import make_corpus, record
+from tests.corpora import ask, make_corpus, record
 
 
 @pytest.fixture(scope="module")
@@ -114,16 +113,14 @@ def test_an_average_and_a_copy_have_read_what_their_checkpoints_have(place, tmp_
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("prefect_server")
-def test_a_report_names_a_corpus_too_large_to_be_searched_unasked(place, monkeypatch, tokenizer, tmp_path):
+def test_a_report_names_a_corpus_too_large_to_be_searched_unasked(place, monkeypatch, tokenizer, write):
     monkeypatch.setattr("flows.orchestration.measurements.MOST_SEARCHED", 100)
     first = place.model("first") / "checkpoint-1"
     assert read_by(place, first, general="general") == [()]
     assert read_by(place, first, domain="tea") == [("tea",)]
     save_small_model(first, tokenizer)
-    (tmp_path / "pairs.tsv").write_text("绿茶怎么泡\t绿茶如何泡\t1\n红茶\t水温多高\t0\n", encoding="utf-8")
-    options = FineTuneOptions(
-        task="lcqmc-probe", dev=str(tmp_path / "pairs.tsv"), model=(str(first),), workspace=str(place.root)
-    )
+    dev = str(write("pairs.tsv", "绿茶怎么泡\t绿茶如何泡\t1\n红茶\t水温多高\t0\n"))
+    options = FineTuneOptions(task="lcqmc-probe", dev=dev, model=(str(first),), workspace=str(place.root))
     plan = plan_fine_tuning(options)
     (note,) = flow(lambda: fine_tune.compare(options, plan).notes, name="compare")()
     assert "not searched for texts of the task: tea" in note and "--corpora.domain tea searches it" in note
@@ -143,8 +140,7 @@ def test_what_is_printed_of_a_comparison_names_the_model_that_stayed_at_chance_l
 def test_a_model_may_be_named_as_a_recipe_with_a_number(tmp_path):
     law = replace(BETTER, name="law", checkpoints=("a", "b", "c"))
     fine_tune.record(Workspace(tmp_path), "r", comparison(BASE, law, replace(BETTER, name="law 1")))
-    with read_catalog(Workspace(tmp_path)) as db:
-        found = db.execute("select distinct model from evaluations order by model").fetchall()
+    found = ask(tmp_path, "select distinct model from evaluations order by model")
     assert [name for (name,) in found] == ["base", "law 1", "law, run 1", "law, run 2", "law, run 3"]
 
 

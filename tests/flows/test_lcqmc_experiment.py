@@ -11,21 +11,17 @@ from tests.conftest import few_examples, few_texts, save_small_model
 from tests.corpora import NEW
 
 
-def test_fewer_examples_are_among_more(tmp_path):
+def test_fewer_examples_are_among_more(tmp_path, write):
     lines = ["text\tlabel", *(f"第{n}条\t{n % 2}" for n in range(40))]
-    (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    few, more = (
-        Path(draw_lines(str(tmp_path / "train.tsv"), most, tmp_path / "drawn"))
-        .read_text("utf-8")
-        .splitlines()
-        for most in (10, 20)
-    )
+    train = str(write("train.tsv", "\n".join(lines) + "\n"))
+    drawn = [Path(draw_lines(train, most, tmp_path / "drawn")) for most in (10, 20)]
+    few, more = (path.read_text("utf-8").splitlines() for path in drawn)
     assert few[0] == more[0] == lines[0] and len(few) == 11 and len(more) == 21
     assert set(few) < set(more) < set(lines) and more[1:] != lines[1:21]
 
 
 @pytest.mark.slow
-def test_two_fields_are_each_judged_on_both_tasks(tokenizer, prefect_server, tmp_path):
+def test_two_fields_are_each_judged_on_both_tasks(tokenizer, prefect_server, tmp_path, write):
     """The fields are called first and second, as their options are."""
     base = save_small_model(tmp_path / "small", tokenizer)
     general, domain = few_texts(tmp_path)
@@ -66,8 +62,7 @@ def test_two_fields_are_each_judged_on_both_tasks(tokenizer, prefect_server, tmp
     again = complete("lcqmc-experiment", given | {"minutes": 1e-9}, **prefect_server)
     assert "Left out for lack of time: pretraining with seed 0." in again
     # a field of one document is refused before anything is trained
-    (tmp_path / "one.txt").write_text(NEW, encoding="utf-8")
-    third = given["first"] | {"name": "third", "text": tmp_path / "one.txt"}
+    third = given["first"] | {"name": "third", "text": write("one.txt", NEW)}
     done = run_here("lcqmc-experiment", *typed_as(given | {"first": third}), **prefect_server)
     assert done.returncode == 2 and "third has one document" in done.stderr
     assert "third" not in " ".join(path.name for path in (tmp_path / "w/models").iterdir())

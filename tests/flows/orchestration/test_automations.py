@@ -11,9 +11,7 @@ from tests.commands import refused, run_here
 
 
 @pytest.mark.slow
-def test_an_automation_made_again_replaces_the_first_but_for_lost_runs_of_this_version(
-    prefect_server, monkeypatch
-):
+def test_an_automation_made_again_replaces_one_that_differs(prefect_server, monkeypatch):
     def automate(*arguments):
         return run_here("automations", *arguments, **prefect_server)
 

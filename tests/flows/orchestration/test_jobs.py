@@ -29,11 +29,6 @@ def machine(folder: Path, s3) -> dict[str, str]:
     return {"XDG_CACHE_HOME": str(folder), **s3}
 
 
-def copy_of(folder: Path) -> Path:
-    (found,) = (folder / "jixu").glob("tea-*")
-    return found
-
-
 def test_what_is_made_in_a_copy_is_published_when_the_work_ends_well(s3, tmp_path):
     def make(name: str, place: str, fails: bool = False) -> str:
         with working_copy(place) as copy:
@@ -74,9 +69,7 @@ def test_one_machine_refreshes_and_another_trains(
     init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64)
     training = {"init": init, "steps": 4, "batch_tokens": 512, "run": "far"}
     complete("continued-pretraining", given | training, **two, **prefect_server)
-    here, there = copy_of(tmp_path / "one"), copy_of(tmp_path / "two")
-    shards = {path.name: path.read_bytes() for path in here.glob("shards/tea/*.parquet")}
-    assert shards == {path.name: path.read_bytes() for path in there.glob("shards/tea/*.parquet")} != {}
+    (here,) = (tmp_path / "one" / "jixu").glob("tea-*")
     done = run_here("corpus", "pull", URL, **one)
     assert done.returncode == 0 and done.stdout.startswith("publication 2: "), done.stderr
     assert (here / "models/far/checkpoint-4/model.safetensors").is_file()

@@ -32,8 +32,6 @@ from tests.conftest import save_small_model
 from tests.corpora import make_corpus
 from tests.flows.serving import DEADLINE, processes_of, stopped_at, wait_until
 
-STEPS = 100_000
-
 
 @flow
 def whole():
@@ -87,7 +85,7 @@ def production(prefect_server, tmp_path_factory, samples, vocabulary_file, token
     folder = tmp_path_factory.mktemp("production")
     make_corpus(folder / "w", "tea", samples / "tea.jsonl", vocabulary_file, max_seq_length=64)
     init = save_small_model(folder / "small", tokenizer, max_position_embeddings=64)
-    given = {"corpus": "tea", "init": str(init), "steps": STEPS, "batch_tokens": 512, "run": "long"}
+    given = {"corpus": "tea", "init": str(init), "steps": 100_000, "batch_tokens": 512, "run": "long"}
     given["workspace"] = str(folder / "w")
     with get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name="production", type="process"))
@@ -106,9 +104,7 @@ def production(prefect_server, tmp_path_factory, samples, vocabulary_file, token
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["asked to", "killed"])
-def test_a_training_whose_worker_stops_crashes_with_a_checkpoint_from_which_the_next_one_goes_on(
-    production, number
-):
+def test_a_training_whose_worker_stops_crashes_and_the_next_one_resumes_it(production, number):
     before = production.stopped_at()
     with production.worker() as worker:
         run = production.train()

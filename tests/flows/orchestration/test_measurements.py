@@ -4,14 +4,14 @@ import pytest
 
 from albert.batching import is_held_out
 from albert.evaluation import HeldOut
-from data.catalog import open_workspace, read_catalog, require_version
+from data.catalog import open_workspace
 from data.cleaning import CleaningRules, GuardRules, clean_text, sides_of
 from data.tokenization import WordPieceTokenizer
 from data.workspace import Workspace
 from flows.orchestration import domain_words
 from flows.orchestration.measurements import contamination, find_cloze, find_held_out
 from tests.conftest import SAMPLES, save_small_model
-from tests.corpora import make_corpus
+from tests.corpora import ask, make_corpus
 
 TEXT = "第１２３号茶室和第４５６号茶室的ＷＩＦＩ密码都在门后"
 OTHER = "第７号仓库和第８９号仓库的钥匙都交给了值班的人"
@@ -45,8 +45,7 @@ def workspace(tmp_path_factory, samples, vocabulary_file):
 def test_words_of_the_field_are_asked_in_sentences_that_were_not_trained_on(workspace):
     with open_workspace(workspace.root) as statistics:
         documents = list(statistics.texts("tea"))
-    with read_catalog(workspace) as db:
-        share = require_version(db, "tea").held_out_share
+    ((share,),) = ask(workspace.root, "select held_out_share from corpora where corpus = 'tea'")
     held_out, trained = set(), set()
     for text in documents:
         side = held_out if is_held_out(sides_of([text]), share)[0] else trained

@@ -161,9 +161,7 @@ def test_a_weekly_refresh_is_dropped_while_the_last_one_runs(server, corpus, wee
     assert ask(server.workspace, "select count(*) from versions where corpus = 'weekly'") == [(1,)]
 
 
-def test_schedules_fire_and_take_in_a_file_that_was_added_or_say_what_is_wrong(
-    server, corpus, weekly, samples
-):
+def test_schedules_fire_and_take_in_a_new_file_or_say_what_is_wrong(server, corpus, weekly, samples):
     folder, given = weekly
     deployment = server.ask("/deployments/name/refresh-corpus/default")["id"]
     failed = {"flow_runs": {"state": {"type": {"any_": ["FAILED", "CRASHED"]}}}, "sort": "START_TIME_DESC"}
@@ -203,9 +201,7 @@ def wait_for_message(server, run, message):
     assert not any("Traceback" in line for line in server.messages(run)), server.messages(run)
 
 
-def test_a_failed_run_says_what_is_wrong_to_a_webhook_too_and_drift_starts_pretraining(
-    server, tea, trained, samples
-):
+def test_a_failed_run_is_told_to_a_webhook_and_drift_starts_pretraining(server, tea, trained, samples):
     with answering(204) as (hook, posted):
         done = automations(server, "--webhook", hook, "--pretrain-after-drift", "2")
         assert done.returncode == 0, done.stderr
@@ -304,9 +300,7 @@ def test_a_training_and_a_run_that_begins_survive_their_server(server, tea, reru
     assert server.wait_for_end(begins)[0] == "Completed"
 
 
-def test_a_training_whose_runner_is_killed_leaves_a_checkpoint_and_the_next_runner_resumes_it(
-    server, checkpoint, rerun
-):
+def test_a_training_whose_runner_is_killed_is_resumed_by_the_next_runner(server, checkpoint, rerun):
     folder = server.workspace / "models" / "long"
     wait_for_steps(server, folder)
     server.part("runner").kill()
@@ -380,9 +374,7 @@ def test_two_servers_on_one_port_or_workspace_are_refused(server, tmp_path):
         refused(run_here("serve", "--port", other, "--workspace", workspace), message)
 
 
-def test_the_same_run_resumes_and_a_stop_of_the_server_cancels_it_and_a_refresh_and_ends_every_process(
-    server, whole, weekly
-):
+def test_the_same_run_resumes_and_a_stop_of_the_server_cancels_all_runs(server, whole, weekly):
     """Last of the module: it takes the server away."""
     folder = domain_run(server)
     before = steps_of(folder)

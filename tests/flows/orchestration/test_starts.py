@@ -44,9 +44,7 @@ def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache,
     assert ask(tmp_path / "w", counted) == [(3, 12)]
 
 
-def test_an_end_to_end_run_starts_from_a_repository_of_the_hub(
-    splits, hub_cache, prefect_server, tmp_path, tokenizer
-):
+def test_an_end_to_end_run_starts_from_the_hub(splits, hub_cache, prefect_server, tmp_path, tokenizer):
     given = splits | {"init": "hf:org/albert-tea", "domain": few_texts(tmp_path)[1], "steps": 4, "workers": 1}
     given |= {"text": {"max_seq_length": 64, "max_unknown_share": 1}, "pretraining": {"batch_tokens": 512}}
     given["fine_tuning"] = {"seeds": "0,1", "epochs": 1, "learning_rate": 1e-4, "baselines": "no"}

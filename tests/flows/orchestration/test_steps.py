@@ -132,9 +132,7 @@ def test_what_a_run_that_ends_has_not_done_is_called_off_and_did_not_fail():
     assert [task.state.type for task in tasks] == 2 * [StateType.CANCELLED]
 
 
-def test_runs_are_named_by_what_they_do_and_a_preview_is_logged(
-    tmp_path, samples, vocabulary_file, monkeypatch
-):
+def test_runs_have_telling_names_and_a_preview_is_logged(tmp_path, samples, vocabulary_file, monkeypatch):
     lines, since = [], datetime.now(UTC)
     monkeypatch.setattr("flows.orchestration.jobs.log", lines.append)
     recipe = tmp_path / "green-tea.yaml"
