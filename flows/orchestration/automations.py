@@ -47,7 +47,7 @@ def automations(
 
     Args:
         webhook: URL that gets a message when a run fails or crashes.
-        pretrain_after_drift: Steps to pretrain for when a refresh reports drift (its --event-if).
+        pretrain_after_drift: Steps to pretrain for when a refresh reports drift (its --drift.event-if).
         lost_runs: Mark a run as crashed when its heartbeats stop, as `jixu serve` does.
         rerun_crashed: Run a crashed training again, which resumes it, at most three times in six hours.
     """
