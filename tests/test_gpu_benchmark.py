@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import json
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -216,23 +217,31 @@ def test_every_claim_is_called_as_it_is_defined():
         inspect.signature(function).bind(None, *claim.arguments)
 
 
-def execute(package, code: str) -> None:
-    exec(code)
+def holds(package) -> None:
+    pass
 
 
-def claim(code: str) -> Claim:
-    return Claim("embed", "execute", (code,), __name__)
+def fails(package) -> None:
+    raise AssertionError("a wrong number")
+
+
+def ends_its_process(package) -> None:
+    os._exit(7)
+
+
+def never_ends(package) -> None:
+    time.sleep(600)
 
 
 @pytest.mark.slow
 def test_a_task_that_ends_its_process_or_never_ends_spoils_no_other(monkeypatch):
-    made = ["", "import os; os._exit(7)", "", "raise AssertionError('a wrong number')", ""]
-    outcomes = dict(run_tasks(tasks(map(claim, made)), later(300), processes=2))
+    made = [Claim("embed", f.__name__, (), __name__) for f in (holds, ends_its_process, holds, fails, holds)]
+    outcomes = dict(run_tasks(tasks(made), later(300), processes=2))
     reasons = {n: o.reason for n, o in outcomes.items() if isinstance(o, Failure)}
     assert reasons.keys() == {1, 3} and reasons[3] == "AssertionError: a wrong number"
     assert reasons[1].startswith("its process ended with status ")
     monkeypatch.setattr(workers.Worker, "GRACE_SECONDS", 0.0)
-    late = tasks([claim("time.sleep(600)")])
+    late = tasks([Claim("embed", "never_ends", (), __name__)])
     assert dict(run_tasks(late, later(1), processes=1)) == {0: Failure("not done in time", is_late=True)}
 
 
@@ -255,7 +264,7 @@ def test_what_fails_is_absent_or_comes_too_late_is_recorded_and_ends_nothing():
     assert set(result.timings) == {"jixu"}
     assert result.absent == {"rival": failure, "other": "not installed", "torch.compile": "no time left"}
     assert measure(Case("x", fails), later()).absent == {"jixu": failure}
-    assert dict(run_tasks([(execute, (None, ""))], later(-1))) == {0: Failure("no time left", is_late=True)}
+    assert dict(run_tasks([(holds, (None,))], later(-1))) == {0: Failure("no time left", is_late=True)}
 
 
 def test_a_case_that_does_not_fit_the_memory_is_made_smaller_and_named(monkeypatch):
