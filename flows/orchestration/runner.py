@@ -82,8 +82,9 @@ def add_deployment(runner: Runner, entry: dict[str, Any], served: Served) -> Non
             response: Any = getattr(error.__cause__, "response", None)
             if response is None or response.status_code != 422:
                 raise
-            why = response.json()["exception_detail"][0]["msg"].removeprefix("Value error, ")
+            why = response.json()["exception_detail"][0]["msg"]
         name = f"{str(entry.get('entrypoint')).rpartition(':')[2].replace('_', '-')}/{entry.get('name')}"
+        why = why.replace("Value error, ", "")  # pydantic's
         show(f"{name} is not served: {why}: correct it in prefect.yaml or in the UI")
 
 

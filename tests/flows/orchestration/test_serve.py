@@ -109,7 +109,7 @@ def test_a_deployment_with_a_mistake_is_named_and_not_served(prefect_server, cap
         ({"parameters": {"sources": ["raw"]}}, "'sources' was unexpected"),
         ({"parameters": {"source": "raw"}}, "not of type 'array'"),
         ({"schedules": [{"cron": "61 2 * * 1"}]}, 'Invalid cron string: "61 2 * * 1"'),
-        ({"schedules": [{"cron": "0 2 * * 1", "timezone": "Asia/Beijing"}]}, "Invalid timezone"),
+        ({"schedules": [{"cron": "0 2 * * 1", "timezone": "Asia/Beijing"}]}, "timezone: Invalid"),
         ({"schedules": [{"cron": "0 2 * * 1", "timezon": "UTC"}]}, "unexpected keyword argument 'timezon'"),
         ({"concurrency_limit": {"limits": 1}}, "limit: Field required"),
     ]
