@@ -335,8 +335,7 @@ class _Run:
         self.notify(self.trainer.roll_back(wrong))
         self.log.roll_back(self.trainer.state)
         self.loader.begin(self.trainer.state.data)
-        if self.trainer.state.step:
-            self._checkpoint("running")
+        self._checkpoint("running")
         return True
 
     def _is_over(self) -> bool:
