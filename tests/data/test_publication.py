@@ -198,12 +198,13 @@ def test_files_that_no_manifest_lists_are_removed(url, one, two):
     get(url, two)
     store.files.pipe_file("files/left-by-a-crash.parquet", b"half")
     one.place.report("").mkdir()
+    one.place.report("half.html.tmp").touch()
     for number in range(KEPT_MANIFESTS + 1):
         one.place.report("index.html").write_text(f"<p>{number}", encoding="utf-8")
         send(url, one)
     assert [int(Path(path).stem) for path in store.sizes("manifests")] == [3, 4, 5]
     paths = store.sizes("files")
-    assert "files/left-by-a-crash.parquet" not in paths
+    assert "files/left-by-a-crash.parquet" not in paths and not any(p.endswith(".tmp") for p in paths)
     assert sum(path.endswith(".html") for path in paths) == KEPT_MANIFESTS
     two.place.report("").mkdir()
     two.place.report("index.html").write_text("<p>another", encoding="utf-8")
@@ -245,10 +246,14 @@ def test_a_folder_that_is_written_to_while_it_is_published_is_refused_then(url, 
 def test_a_corpus_is_removed_from_a_published_workspace(url, one, two, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     send(url, one)
-    get(url, two)
+    with working_copy(url, read_only=True) as copy:
+        copy.tokenizers.mkdir(exist_ok=True)
+        (copy.tokenizers / "mine.txt").touch()
+    assert get(url, two).number == 1
     assert run_app(app, ["gc", "--dry-run", "--workspace", url]) == 0
     assert run_app(app, ["remove", "tea", "--workspace", url]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "tea is gone"
+    next(two.place.shards("tea").iterdir()).unlink()  # as where a cache is cleared
     get(url, two)
     assert instances(two) == [(0, 0)] and not contents(two, "shards/**/*")
     with pytest.raises(InputError, match=f"is a copy of {url}, not of {url}-2: choose another folder"):
@@ -296,16 +301,19 @@ def test_a_damaged_or_missing_file_is_refused(url, one, two):
     manifest = send(url, one)
     store = RemoteFolder(url)
     name, entry = next((n, e) for n, e in manifest.files.items() if n.startswith("shards/"))
-    store.files.pipe_file(entry.stored_as(name), b"PAR1")
-    with pytest.raises(InputError, match="is damaged: its sha256 is not"):
+    path = entry.stored_as(name)
+    for spoil, message in [
+        (lambda: store.files.pipe_file(path, b"PAR1"), "is damaged: its sha256 is not"),
+        (lambda: store.files.rm_file(path), "is gone from"),
+    ]:
+        spoil()
+        with pytest.raises(InputError, match=message):
+            get(url, two)
+        assert not (two.root / name).exists() and not two.place.catalog.exists()
+        send(url, one)  # the machine that has it sends it again
         get(url, two)
-    assert not (two.root / name).exists() and not two.place.catalog.exists()
-    store.files.rm_file(entry.stored_as(name))
-    with pytest.raises(InputError, match="is gone from"):
-        get(url, two)
-    send(url, one)  # the machine that has it sends it again
-    get(url, two)
-    assert instances(two) == instances(one)
+        assert instances(two) == instances(one)
+        shutil.rmtree(two.root)
 
 
 def test_urls_that_hold_no_workspace_are_refused(s3, tea, tmp_path, url, capsys):
