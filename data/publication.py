@@ -89,9 +89,9 @@ def _list_files(workspace: Workspace, base: Manifest) -> Manifest:
 
 
 def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = False) -> Manifest:
-    """Make a copy equal to what is published, unless only the copy changed; InputError if both did.
+    """Make a copy equal to what is published; InputError if both changed.
 
-    A copy that lacks files has not changed by that alone: a cache may be cleared of old ones.
+    A copy that alone changed only gets back the files that it lacks, as a cache may be cleared of old ones.
     """
     base, newest = _read_both(store, workspace)
     if not (newest.number or may_be_empty):
@@ -105,15 +105,20 @@ def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = Fals
             f"{store.url} has lost publications: it holds {newest.number}, and {workspace.root} is a copy of "
             f"{base.number}. Publish that again with jixu corpus push, or remove it"
         )
-    here = _list_files(workspace, base).files.items()  # some of the newest if a pull was interrupted
-    if here - base.files.items() - newest.files.items():
-        if is_same:
-            return newest
+    here = _list_files(workspace, base).files  # some of the newest if a pull was interrupted
+    has_own = bool(here.items() - base.files.items() - newest.files.items())
+    if has_own and not is_same:
         raise InputError(_CONFLICT.format(store.url, workspace.root))
-    missing = dict(newest.files.items() - here)
+    missing = {
+        name: entry
+        for name, entry in newest.files.items()
+        if name not in here or (here[name] != entry and not has_own)
+    }
     last = missing.keys() & {workspace.catalog.name}
     for names in (missing.keys() - last, last):
         store.transfer(lambda name: _fetch(store, workspace, name, missing[name]), names)
+    if has_own:
+        return newest
     for name in base.files.keys() - newest.files.keys():
         (workspace.root / name).unlink(missing_ok=True)
     times = {name: (workspace.root / name).stat().st_mtime_ns for name in newest.files}

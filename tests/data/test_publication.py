@@ -148,6 +148,10 @@ def test_another_machine_pulls_the_same_bytes_and_continues(url, one, two):
     assert result.version == 2 and result.kept_shards > 3
     with read_catalog(two.place) as db:
         assert Path(require_version(db, "tea").tokenizer).is_relative_to(two.root)
+    kept = {name for name in contents(one, "shards/tea/*") if (two.root / name).is_file()}
+    for name in kept:  # a copy that was changed, too, gets back what is cleared away
+        (two.root / name).unlink()
+    get(url, two)
     send(url, two)
     get(url, one)
     assert contents(one, "shards/**/*") == contents(two, "shards/**/*") and instances(one) == instances(two)
@@ -183,12 +187,14 @@ def test_a_workspace_whose_catalog_is_lost_is_not_published(url, one, two):
     assert get(url, two).number == 1 and two.place.catalog.is_file()
 
 
-def test_a_workspace_with_vocabularies_alone_is_published(url, tea, two, vocabulary_file):
-    folder = tea.place.tokenizers / "law"
-    folder.mkdir(parents=True)
-    shutil.copy(vocabulary_file, folder)
+def test_a_workspace_without_a_corpus_is_published_but_for_its_locks_and_work(url, tea, two, vocabulary_file):
+    lasting = ("backup", "documents", "evaluations", "lexicons", "models", "reports", "shards", "tokenizers")
+    for name in (*lasting, "experiments", "locks"):
+        (tea.root / name / "law").mkdir(parents=True)
+        shutil.copy(vocabulary_file, tea.root / name / "law" / "vocab.txt")
     assert run_app(app, ["push", url, "--workspace", str(tea.root)]) == 0
     get(url, two)
+    assert contents(two, "*/*/*").keys() == {f"{name}/law/vocab.txt" for name in lasting}
     assert contents(two, "tokenizers/*/*") == contents(tea, "tokenizers/*/*")
 
 
@@ -273,7 +279,9 @@ def test_a_writer_that_a_containers_restart_ended_is_not_the_process_with_its_nu
         left = {"host": socket.gethostname(), "process": os.getpid(), "since": f"{year}-01-01T00:00:00+00:00"}
         store.create(WRITER, json.dumps(left).encode())
         with pytest.raises(InputError, match=message) if message else nullcontext(), writer_lock(store):
-            pass
+            store.files.pipe_file(WRITER, b"null")  # as if it was unlocked, and locked by another
+        assert store.files.exists(WRITER)
+        store.files.rm_file(WRITER)
 
 
 def test_of_two_writers_one_is_refused(url, one, two, tmp_path, vocabulary_file, capsys):
