@@ -275,8 +275,9 @@ def test_a_manifest_that_was_created_unheard_is_the_copys_own(url, one):
 
 def test_a_writer_that_a_containers_restart_ended_is_not_the_process_with_its_number(url):
     store = RemoteFolder(url)
-    for year, message in ((2026, None), (2999, "written to by")):
-        left = {"host": socket.gethostname(), "process": os.getpid(), "since": f"{year}-01-01T00:00:00+00:00"}
+    here, refusal = socket.gethostname(), "written to by"
+    for host, year, message in ((here, 2026, None), (here, 2999, refusal), ("another", 2026, refusal)):
+        left = {"host": host, "process": os.getpid(), "since": f"{year}-01-01T00:00:00+00:00"}
         store.create(WRITER, json.dumps(left).encode())
         with pytest.raises(InputError, match=message) if message else nullcontext(), writer_lock(store):
             store.files.pipe_file(WRITER, b"null")  # as if it was unlocked, and locked by another
