@@ -26,6 +26,7 @@ from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
 from prefect.runner import Runner
 from prefect.schedules import Cron
 from prefect.utilities.callables import ParameterSchema
+from prefect.utilities.schema_tools import validate
 from pydantic import ValidationError
 
 from data.workers import end, end_with_parent
@@ -73,18 +74,18 @@ def add_deployment(runner: Runner, entry: dict[str, Any], served: Served) -> Non
     """Serve a deployment, or say what is wrong with its entry in prefect.yaml: the others are served."""
     try:
         runner.add_deployment(make_deployment(entry, served))
-    except (DeploymentApplyError, ValueError, TypeError, LookupError) as error:
-        why = str(error)
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, DeploymentApplyError) else error
+        fault: Any = {"loc": (), "msg": str(error)}
         if isinstance(error, ValidationError):
-            (fault, *_) = error.errors()
-            why = ".".join(map(str, fault["loc"])) + f": {fault['msg']}"
-        elif isinstance(error, DeploymentApplyError):
-            response: Any = getattr(error.__cause__, "response", None)
-            if response is None or response.status_code != 422:
+            fault = error.errors()[0]
+        elif isinstance(cause, httpx.HTTPError):
+            if not isinstance(cause, httpx.HTTPStatusError) or cause.response.status_code != 422:
                 raise
-            why = response.json()["exception_detail"][0]["msg"]
+            fault = cause.response.json()["exception_detail"][0]
         name = f"{str(entry.get('entrypoint')).rpartition(':')[2].replace('_', '-')}/{entry.get('name')}"
-        why = why.replace("Value error, ", "")  # pydantic's
+        place = "".join(f"{part}: " for part in fault["loc"] if part != "body")
+        why = place + fault["msg"].replace("Value error, ", "")  # pydantic's
         show(f"{name} is not served: {why}: correct it in prefect.yaml or in the UI")
 
 
@@ -128,7 +129,11 @@ def make_deployment(entry: dict[str, Any], served: Served) -> RunnerDeployment:
         ]
     # so that a name that is no parameter's is refused, where its runs would crash
     schema = deployment._parameter_openapi_schema.model_dump(exclude_unset=True)
-    deployment._parameter_openapi_schema = ClosedSchema(**schema, additionalProperties=False)
+    closed = ClosedSchema(**schema, additionalProperties=False)
+    deployment._parameter_openapi_schema = closed
+    for number, one in enumerate(deployment.schedules or ()):  # whose parameters the server does not check
+        for fault in validate(one.parameters or {}, closed.model_dump(), ignore_required=True):
+            raise ValueError(f"schedules.{number}.parameters: {fault.message}")
     # set, so that a deployment that was in a work pool leaves it
     deployment.work_pool_name = deployment.work_queue_name = None
     return deployment

@@ -105,13 +105,18 @@ def test_a_deployment_is_made_as_the_file_says_and_stays_as_a_person_set_it(pref
 
 
 def test_a_deployment_with_a_mistake_is_named_and_not_served(prefect_server, capsys):
+    daily = {"cron": "0 2 * * *"}
     wrong = [
         ({"parameters": {"sources": ["raw"]}}, "'sources' was unexpected"),
         ({"parameters": {"source": "raw"}}, "not of type 'array'"),
         ({"schedules": [{"cron": "61 2 * * 1"}]}, 'Invalid cron string: "61 2 * * 1"'),
         ({"schedules": [{"cron": "0 2 * * 1", "timezone": "Asia/Beijing"}]}, "timezone: Invalid"),
         ({"schedules": [{"cron": "0 2 * * 1", "timezon": "UTC"}]}, "unexpected keyword argument 'timezon'"),
+        ({"schedules": [daily | {"parameters": {"sources": ["raw"]}}]}, "schedules.0.parameters: Additional"),
+        ({"schedules": daily}, "'str' object has no attribute 'pop'"),
         ({"concurrency_limit": {"limits": 1}}, "limit: Field required"),
+        ({"concurrency_limit": {"limit": 0}}, "concurrency_limit: Input should be greater than 0"),
+        ({"entrypoint": "./flows/law.py:refresh_corpus"}, "No such file or directory: 'flows/law.py'"),
     ]
     for mistake, why in wrong:
         add_deployment(Runner(), read_declared()[0] | {"name": "wrong"} | mistake, {})
