@@ -8,6 +8,7 @@ from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Completed, State
 
 from data.errors import InputError
@@ -24,9 +25,13 @@ def rerun_crashed(run: UUID) -> State:
         run: Id of the crashed run.
     """
     with get_client(sync_client=True) as client:
-        crashed = client.read_flow_run(run)
-        if crashed.deployment_id is None:
-            return failed(InputError(f"{crashed.name} is no deployment's run: run its command again"))
+        try:
+            crashed = client.read_flow_run(run)
+            if crashed.deployment_id is None:
+                return failed(InputError(f"{crashed.name} is no deployment's run: run its command again"))
+            client.read_deployment(crashed.deployment_id)
+        except ObjectNotFound:
+            return failed(InputError(f"the server has no run {run}, or its deployment was deleted"))
         crashes = count_crashes(client, crashed)
         if crashes > MOST_RERUNS:
             return failed(

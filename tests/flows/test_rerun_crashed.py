@@ -40,3 +40,6 @@ def test_a_run_is_run_again_with_its_parameters_until_it_has_crashed_too_often(p
         assert state.is_failed() and state.message.endswith("4 runs like it in 6 hours: it is not run again")
         assert not others()
         client.delete_deployment(deployment)
+        for gone in (run.id, uuid4()):
+            message = f"the server has no run {gone}, or its deployment was deleted"
+            assert rerun_crashed(gone, return_state=True).message == message
