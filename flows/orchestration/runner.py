@@ -24,7 +24,7 @@ from prefect.client.schemas.objects import ConcurrencyLimitConfig
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
 from prefect.runner import Runner
-from prefect.schedules import Cron
+from prefect.schedules import Schedule
 from prefect.utilities.callables import ParameterSchema
 from prefect.utilities.schema_tools import validate
 from pydantic import ValidationError
@@ -78,14 +78,14 @@ def add_deployment(runner: Runner, entry: dict[str, Any], served: Served) -> Non
         cause = error.__cause__ if isinstance(error, DeploymentApplyError) else error
         fault: Any = {"loc": (), "msg": str(error)}
         if isinstance(error, ValidationError):
-            fault = error.errors()[0]
+            (fault, *_) = error.errors()
         elif isinstance(cause, httpx.HTTPError):
-            if not isinstance(cause, httpx.HTTPStatusError) or cause.response.status_code != 422:
+            if not isinstance(cause, httpx.HTTPStatusError) or cause.response.status_code >= 500:
                 raise
-            fault = cause.response.json()["exception_detail"][0]
+            (fault, *_) = cause.response.json().get("exception_detail", [fault])
         name = f"{str(entry.get('entrypoint')).rpartition(':')[2].replace('_', '-')}/{entry.get('name')}"
-        place = "".join(f"{part}: " for part in fault["loc"] if part != "body")
-        why = place + fault["msg"].replace("Value error, ", "")  # pydantic's
+        place = ".".join(str(part) for part in fault["loc"] if part != "body")
+        why = ": ".join(filter(None, [place, fault["msg"].replace("Value error, ", "")]))  # pydantic's
         show(f"{name} is not served: {why}: correct it in prefect.yaml or in the UI")
 
 
@@ -113,12 +113,12 @@ def make_deployment(entry: dict[str, Any], served: Served) -> RunnerDeployment:
     deployment = RunnerDeployment.from_entrypoint(
         entry["entrypoint"],
         name=entry["name"],
-        description=entry["description"],
+        description=entry.get("description"),
         version=hashlib.sha256(given.encode()).hexdigest()[:8],
-        tags=entry["tags"],
+        tags=entry.get("tags"),
         parameters=entry.get("parameters"),
-        schedules=[Cron(one.pop("cron"), **one) for one in entry.get("schedules", [])],
-        concurrency_limit=ConcurrencyLimitConfig(**limit) if limit else None,
+        schedules=[Schedule(**one) for one in entry.get("schedules", [])],
+        concurrency_limit=ConcurrencyLimitConfig(**limit) if isinstance(limit, dict) else limit,
     )
     before = served.get((deployment.flow_name, deployment.name))
     if before and before.version == deployment.version:

@@ -1,6 +1,5 @@
 """`jixu serve` from its start to its end, however that comes, and with parts that die."""
 
-import copy
 import os
 import signal
 import time
@@ -10,7 +9,7 @@ import pytest
 import yaml
 from filelock import FileLock
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import DeploymentUpdate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.runner import Runner
 
@@ -61,7 +60,7 @@ def test_a_closed_terminal_is_no_reason_to_stop(monkeypatch):
 @pytest.mark.slow
 def test_a_deployment_is_made_as_the_file_says_and_stays_as_a_person_set_it(prefect_server):
     written = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
-    loaded = [make_deployment(entry, {}) for entry in copy.deepcopy(written)]
+    loaded = [make_deployment(entry, {}) for entry in written]
     assert len(written) == len(loaded) > 5
     for entry, made in zip(written, loaded, strict=True):
         flow = entry["entrypoint"].rpartition(":")[2].replace("_", "-")
@@ -83,25 +82,28 @@ def test_a_deployment_is_made_as_the_file_says_and_stays_as_a_person_set_it(pref
         client.update_deployment_schedule(made, schedule.id, active=True)
         client.create_deployment_schedules(made, [(CronSchedule(cron="0 4 * * 2", timezone="UTC"), False)])
         own = {"corpus": "mine", "source": ["texts"]}
-        client.update_deployment(made, DeploymentUpdate(parameters=own, paused=True))
+        client.create_work_pool(WorkPoolCreate(name="before", type="process"))
+        client.update_deployment(made, DeploymentUpdate(parameters=own, paused=True, work_pool_name="before"))
 
         def state():
             found = client.read_deployment(made)
             times = {(one.schedule.cron, one.slug, one.active) for one in found.schedules}
-            return found.parameters, found.paused, times
+            return found.parameters, found.paused, times, found.work_pool_name
 
         def start_again():
-            make_deployment(copy.deepcopy(declared), read_served()).apply()
+            make_deployment(declared, read_served()).apply()
 
         declared = next(one for one in written if one["name"] == "law-weekly")
         before = state()
-        assert before == (own, True, {("30 2 * * 1", "weekly", True), ("0 4 * * 2", None, False)})
+        times = {("30 2 * * 1", "weekly", True), ("0 4 * * 2", None, False)}
+        assert before == (own, True, times, "before")
         start_again()
-        assert state() == before
+        assert state() == (own, True, times, None)
         declared["parameters"]["corpus"] = "other"
         start_again()
         assert state()[0]["corpus"] == "other"
         client.delete_deployment(made)
+        client.delete_work_pool("before")
 
 
 def test_a_deployment_with_a_mistake_is_named_and_not_served(prefect_server, capsys):
@@ -110,10 +112,11 @@ def test_a_deployment_with_a_mistake_is_named_and_not_served(prefect_server, cap
         ({"parameters": {"sources": ["raw"]}}, "'sources' was unexpected"),
         ({"parameters": {"source": "raw"}}, "not of type 'array'"),
         ({"schedules": [{"cron": "61 2 * * 1"}]}, 'Invalid cron string: "61 2 * * 1"'),
-        ({"schedules": [{"cron": "0 2 * * 1", "timezone": "Asia/Beijing"}]}, "timezone: Invalid"),
-        ({"schedules": [{"cron": "0 2 * * 1", "timezon": "UTC"}]}, "unexpected keyword argument 'timezon'"),
+        ({"schedules": [daily | {"timezone": "Asia/Beijing"}]}, "timezone: Invalid"),
+        ({"schedules": [daily | {"timezon": "UTC"}]}, "unexpected keyword argument 'timezon'"),
         ({"schedules": [daily | {"parameters": {"sources": ["raw"]}}]}, "schedules.0.parameters: Additional"),
-        ({"schedules": daily}, "'str' object has no attribute 'pop'"),
+        ({"schedules": daily}, "must be a mapping, not str"),
+        ({"schedules": [daily | {"slug": "a"}] * 2}, "409 Conflict"),
         ({"concurrency_limit": {"limits": 1}}, "limit: Field required"),
         ({"concurrency_limit": {"limit": 0}}, "concurrency_limit: Input should be greater than 0"),
         ({"entrypoint": "./flows/law.py:refresh_corpus"}, "No such file or directory: 'flows/law.py'"),
@@ -123,6 +126,9 @@ def test_a_deployment_with_a_mistake_is_named_and_not_served(prefect_server, cap
         shown = capsys.readouterr().out
         assert shown.startswith("refresh-corpus/wrong is not served: ") and why in shown
         assert shown.count("\n") == 1
+    every = {"schedules": [{"interval": 3600}], "concurrency_limit": 1}
+    add_deployment(Runner(), every | {"name": "hourly", "entrypoint": read_declared()[0]["entrypoint"]}, {})
+    assert not capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
