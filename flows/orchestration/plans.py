@@ -232,7 +232,7 @@ def _second_corpus(place: Workspace, text: str, first: Version, kept: Sequence[C
     """
     name, _, number = text.rpartition(":")
     try:
-        share = float(number)
+        share = float(number if name else "")
     except ValueError:
         raise InputError(f"{text!r}: give a corpus and its share as NAME:SHARE, e.g. general:0.2") from None
     if name == first.corpus:
@@ -241,7 +241,7 @@ def _second_corpus(place: Workspace, text: str, first: Version, kept: Sequence[C
         shards = tuple(place.shards(name) / shard.name for shard in one.shards)  # it may have been moved
         if one.name == name and all(shard.is_file() for shard in shards):
             return replace(one, share=share, shards=shards)
-    version, shards = _corpus_shards(place, name or number)
+    version, shards = _corpus_shards(place, name)
     if not encode_alike(*(find_tokenizer(v.tokenizer, place.tokenizers) for v in (first, version))):
         raise InputError(
             f"{name} was made with the vocabulary {version.tokenizer}, {first.corpus} with "

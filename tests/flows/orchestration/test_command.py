@@ -9,7 +9,8 @@ import pytest
 import flows
 from data.errors import InputError
 from data.workspace import check_room
-from flows.orchestration.command import run, set_up_prefect
+from flows.orchestration.command import _recorded, run, set_up_prefect
+from flows.orchestration.settings import RefreshOptions
 from tests.commands import refused, run_here
 
 
@@ -29,7 +30,7 @@ def test_nothing_is_sent_anywhere_and_history_stays_on_this_machine(environment,
     silent["PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS"] = "false"
     assert silent.items() <= environment.items() and "PREFECT_API_URL" not in environment
     home = Path(environment["PREFECT_HOME"])
-    assert home.is_dir() and home.is_relative_to(environment["XDG_STATE_HOME"])
+    assert home.stat().st_mode & 0o777 == 0o700 and home.is_relative_to(environment["XDG_STATE_HOME"])
     assert not (tmp_path / "w").exists()  # it may lie on a network disk
 
 
@@ -70,10 +71,13 @@ def test_a_workspace_without_room_or_that_is_a_file_is_refused(tmp_path, monkeyp
 def test_credentials_of_a_source_are_not_shown(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("JIXU_COMMAND", "")
     source = "http://tea:geheim@127.0.0.1:9/tea.jsonl?token=verraten"
-    given = ["--corpus", "tea", "--source", source, "--workspace", str(tmp_path), "--reading.allow-loopback"]
+    monkeypatch.setenv("JIXU_WORKSPACE", str(tmp_path))
+    given = ["--corpus", "tea", "--source", source, "--reading.allow-loopback"]
     assert run("refresh-corpus", given) == 2
+    assert os.environ["JIXU_COMMAND"].endswith(f" --workspace {tmp_path}")
     shown = capsys.readouterr().err + os.environ["JIXU_COMMAND"]
-    assert shown.count("http://***@127.0.0.1:9/tea.jsonl?***") == 2
+    shown += str(_recorded(RefreshOptions(corpus="tea", source=[source, {"path": source}])))
+    assert shown.count("http://***@127.0.0.1:9/tea.jsonl?***") == 4
     assert "geheim" not in shown and "verraten" not in shown
 
 
@@ -83,6 +87,7 @@ def test_credentials_of_a_source_are_not_shown(tmp_path, monkeypatch, capsys):
         (["serve", "--port", 0], "port=0: it must be from 1 to 65535"),
         (["serve", "--port", 65536], "port=65536: it must be from 1 to 65535"),
         (["serve", "--limit", 0], "limit=0: it must be 1 or more"),
+        (["refresh-corpus", "--recipe"], "--recipe"),
         (["automations"], "nothing asked for"),
         (["automations", "--webhook", "ftp://127.0.0.1/hook"], "must begin with http:// or https://"),
         (["automations", "--webhook", "127.0.0.1/hook"], "must begin with http:// or https://"),

@@ -102,7 +102,7 @@ def test_the_first_level_holds_a_dozen_options_beside_the_groups(name):
 def test_what_is_typed_takes_precedence_over_the_recipe(tmp_path, write):
     lines = "corpus: 茶", "source: x.txt", "seed: 3", "max_seq_length: 64"
     recipe = write("tea.yaml", "\n".join([*lines, "quality: {min_characters: 9, min_han_share: 0.5}"]))
-    typed = ["--recipe", str(recipe), "--max-seq-length", "128", "--quality.min-characters=7"]
+    typed = [f"--recipe={recipe}", "--max-seq-length", "128", "--quality.min-characters=7"]
     assert read_options("refresh-corpus", [*typed, "--help"]) is None
     options = read_options("refresh-corpus", [*typed, "--duplicates.near", "off"])
     settings = options.settings()

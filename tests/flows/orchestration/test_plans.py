@@ -14,7 +14,7 @@ from data.tokenization import WordPieceTokenizer, load_tokenizer
 from data.workspace import Workspace
 from flows.end_to_end import end_to_end
 from flows.fine_tune import fine_tune
-from flows.orchestration import find_checkpoint, gather_facts
+from flows.orchestration import find_checkpoint, gather_facts, judging_options
 from flows.orchestration.plans import PREPARE, pretraining_plan, tokenizer_folder
 from flows.orchestration.settings import JOBS
 from tests import ROOT
@@ -70,7 +70,7 @@ REFUSED = {
         ({"init": BRIGHT}, "no vocab.txt, spiece.model or tokenizer.json in"),
         ({"init": "bert-tiny", "growth": {"num_hidden_layers": 2}}, "layers are only added"),
         ({"processes": 2, "running": {"accumulate": 1}}, "1 parts cannot be shared out"),
-        ({"mix": ["general"]}, "'general': give a corpus and its share as NAME:SHARE"),
+        ({"mix": ["0.2"]}, "'0.2': give a corpus and its share as NAME:SHARE"),
         ({"mix": ["nothing:0.2"]}, "no corpus 'nothing' in this workspace"),
         ({"mix": ["tea:0.2"]}, "tea:0.2: that is the corpus itself"),
         ({"objective": {"mask_rates": [0.001, 0.15]}}, "give two, both from 0.01 to 0.99"),
@@ -87,7 +87,7 @@ REFUSED = {
         ({"train": []}, "no training file for tea-topics: pass --train"),
         ({"model": []}, "model is missing"),
         ({"corpora": {"domain": "law"}}, "no catalog in"),
-        ({"corpora": {"domain": "law"}, "workspace": "MADE"}, "no corpus 'law' in this workspace"),
+        ({"corpora": {"general": "law"}, "workspace": "MADE"}, "no corpus 'law' in this workspace"),
         ({"run": "../run"}, "run '../run': use 1 to 64 letters"),
         ({"seeds": [1, 1]}, "give one or more, each once"),
         ({"task": "lcqmc-probe", "running": {"pooling": "cls"}}, "of kind similarity is read from the mean"),
@@ -101,11 +101,11 @@ REFUSED = {
         ({"name": "a/b"}, "tokenizer 'a/b': use 1 to 64 letters"),
     ],
     "end-to-end": [
-        ({"domain": [], "dev": []}, "--domain, --dev missing"),
+        ({"domain": [], "task": [], "train": [], "dev": []}, "--domain, --task, --train, --dev missing"),
         ({"task": "/no/such/task.yaml"}, "task.yaml"),
         ({"dev": "/no/such/dev.tsv"}, "no file /no/such/dev.tsv"),
         ({"test": __file__}, "test_plans.py"),
-        ({"domain": ["/no/such/text"]}, "source /no/such/text does not exist"),
+        ({"general": ["/no/such/text"]}, "source /no/such/text does not exist"),
         ({"init": "tiny"}, "give --general text to train a base model on"),
         ({"init": "huge", "general": [GENERAL]}, "no preset 'huge'"),
         ({"tokenizer": "HERE/other.txt"}, "is not the vocabulary of tiny-zh: leave"),
@@ -120,9 +120,12 @@ REFUSED = {
         ({"init": "tiny"}, "tiny"),
         ({"second": {"name": "general"}}, "first.name and second.name are tea and general"),
         ({"second": {"name": "tea-task"}}, "first.name and second.name are tea and tea-task"),
+        ({"general": ["/no/such/text"]}, "source /no/such/text does not exist"),
         ({"first": {"text": ["/no/such/text"]}}, "source /no/such/text does not exist"),
+        ({"second": {"text": ["/no/such/text"]}}, "source /no/such/text does not exist"),
         ({"second": {"dev": "/no/such/dev.tsv"}}, "no file /no/such/dev.tsv"),
         ({"second": {"dev": "HERE/dev.json"}}, "dev.json has 2 examples in 1 lines"),
+        ({"second": {"dev": "HERE/dev.csv"}}, "dev.csv has 1 examples in 3 lines"),
     ],
 }
 
@@ -170,6 +173,7 @@ def test_what_cannot_work_is_refused_in_a_line(job, change, message, workspace, 
         ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n好\n"),
         ("other.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n好\n"),
         ("task.yaml", "name: t\ncolumns: {text: sentence}\n"),
+        ("dev.csv", 'text,label\n"水\n好",冲泡\n'),
         ("dev.json", '[{"text": "水", "label": "冲泡"}, {"text": "茶", "label": "冲泡"}]'),
     ):
         (tmp_path / name).write_text(content, encoding="utf-8")
@@ -187,6 +191,8 @@ def test_what_is_set_beside_the_demonstration_takes_precedence(tmp_path):
     tuning = planned.fine_tuning
     assert (planned.steps, planned.text.copies, planned.domain) == (7, 4, (TEA,))
     assert (tuning.epochs, tuning.batch_size, tuning.learning_rate, len(tuning.seeds)) == (2, 8, 8e-4, 3)
+    assert not judging_options(planned, ("a",)).corpora.general
+    assert judging_options(replace(planned, general=(GENERAL,)), ("a",)).corpora.general == "general"
     with pytest.raises(InputError, match="source /no/such/text does not exist"):
         plan("end-to-end", given | {"domain": ["/no/such/text"]})
 
@@ -319,6 +325,10 @@ def test_an_unfinished_run_keeps_its_second_corpus_too(root, tmp_path, samples, 
     # another share is another run, and so are the texts that came since
     assert planned(mix=("again:0.3",)).settings.mix[0].share == 0.3
     assert planned(resume="never").settings.others != others
+    place.report(begun.run).mkdir(parents=True)
+    for status in ("completed", "interrupted"):
+        record(place, begun.run, status, settings=begun.settings)
+        assert (planned().settings.others == others) == (status == "interrupted")
     begun.settings.mix[0].shards[0].unlink()
     assert planned().settings.others != others
 

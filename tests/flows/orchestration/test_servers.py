@@ -10,6 +10,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from data.errors import InputError
 from data.files import write_text
+from flows.orchestration.command import set_up_prefect
 from flows.orchestration.servers import ROOT, address_file, served_at, server_version
 from tests.flows.serving import DEADLINE, add_database, answering
 
@@ -35,6 +36,10 @@ def test_no_proxy_is_asked_for_a_server_of_this_machine(spared, tmp_path, monkey
     with answering(200) as (url, _):
         write_text(address_file(tmp_path), f"{url} {os.getpid()}")
         assert served_at(tmp_path) == served_at(tmp_path) == url
+        set_up_prefect(tmp_path)
+        assert os.environ["PREFECT_API_URL"] == url
+        os.utime(address_file(tmp_path), (0, 0))  # by an earlier process of the same number
+        assert served_at(tmp_path) is None
         write_text(address_file(tmp_path), f"{url} {2**22}")  # of a process that was killed
         assert served_at(tmp_path) is None
     own = "127.0.0.1,localhost"
