@@ -215,7 +215,7 @@ def _check_planned_runs(
 ) -> Finding:
     planned = _first_run(client, deployment, "NEXT_SCHEDULED_START_TIME_ASC", "SCHEDULED")
     due = planned.next_scheduled_start_time if planned else None
-    times = [schedule.updated or schedule.created for schedule in deployment.schedules if schedule.active]
+    times = [schedule.updated or schedule.created for schedule in deployment.schedules]
     changed = max(time for time in times if time)
     if due is None and now - changed > SCHEDULER_SECONDS:
         return bad(

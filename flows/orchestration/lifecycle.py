@@ -108,7 +108,7 @@ def crash_parts_of_lost_runs() -> None:
 
 
 def _is_abandoned(client: SyncPrefectClient, run: FlowRun) -> bool:
-    """Whether a flow was called by a run that has ended or was deleted."""
+    """Whether a flow was called by a run that has ended."""
     if run.parent_task_run_id is None:
         return False
     call = TaskRunFilter.model_validate({"id": {"any_": [run.parent_task_run_id]}})

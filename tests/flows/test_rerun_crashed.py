@@ -40,6 +40,7 @@ def test_a_run_is_run_again_with_its_parameters_until_it_has_crashed_too_often(p
         assert state.is_failed() and state.message.endswith("4 runs like it in 6 hours: it is not run again")
         assert not others()
         client.delete_deployment(deployment)
-        for gone in (run.id, uuid4()):
-            message = f"the server has no run {gone}, or its deployment was deleted"
-            assert rerun_crashed(gone, return_state=True).message == message
+        commands = client.create_flow_run(rerun_crashed)
+        gone = [(one, f"no run {one}, or its deployment was deleted") for one in (run.id, uuid4())]
+        for one, why in ((commands.id, f"{commands.name} is no deployment's run"), *gone):
+            assert why in rerun_crashed(one, return_state=True).message

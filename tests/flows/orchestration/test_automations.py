@@ -20,6 +20,7 @@ def test_an_automation_made_again_replaces_one_that_differs(prefect_server, monk
             done = automate("--webhook", f"http://127.0.0.1:{port}/hook")
             assert "a message to 127.0.0.1\n" in done.stdout  # the path of such a URL is often a secret
             (made,) = client.read_automations_by_name(FAILURES)
+            assert made.trigger.expect == {"prefect.flow-run.Failed", "prefect.flow-run.Crashed"}
             (action,) = made.actions
             block = client.read_block_document(action.block_document_id, include_secrets=True)
             assert block.data["url"] == f"http://127.0.0.1:{port}/hook"

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.states import Cancelled, Completed, Crashed, Failed, Scheduled
 
@@ -55,7 +56,7 @@ def test_a_deleted_shard_and_a_dead_server_are_found_and_the_shard_repaired(corp
     shard.unlink()
     done = run("doctor", "--workspace", corpus.root, PREFECT_API_URL="http://127.0.0.1:9/api")
     assert done.returncode == 1 and f"{shard.name} (gone)" in done.stdout
-    assert "start it with make serve" in done.stdout, done.stdout
+    assert "--fix repairs it" in done.stdout and "start it with make serve" in done.stdout, done.stdout
     assert "refresh 茶 now" in complete("doctor", {"workspace": corpus.root, "fix": True})
 
 
@@ -123,7 +124,7 @@ def test_a_run_whose_process_was_killed_is_found_and_no_longer_called_running(co
 def test_a_catalog_of_another_version_is_reported(corpus, version, age):
     with write_catalog(corpus.place) as db:
         db.execute("update meta set catalog_version = ?", [version])
-    done = run_here("doctor", "--workspace", corpus.root)
+    done = run_here("doctor", "--fix", "--workspace", corpus.root)
     assert done.returncode == 1 and f"written by {age} jixu (catalog {version}" in done.stdout
     assert "Traceback" not in done.stderr
 
@@ -180,13 +181,17 @@ def test_a_scheduler_that_plans_nothing_and_a_late_run_are_bad(scheduled):
 
     level, what = verdict()
     assert level == "bad" and "the server plans no run of it" in what
-    assert verdict(soon + timedelta(hours=1))[0] == "ok"
+    due = soon - timedelta(minutes=4)
+    planned = f"schedule of brew/daily is active, next run at {due:%Y-%m-%d %H:%M} UTC"
+    assert verdict(due) == ("ok", planned)
     late = "a scheduled run of brew/daily is 10 minutes late: no worker starts it"
     assert verdict(soon - timedelta(minutes=10)) == ("bad", late)
     (schedule,) = client.read_deployment_schedules(deployment)
-    client.update_deployment_schedule(deployment, schedule.id, active=False)
-    level, what = verdict()
-    assert level == "note" and "is not active" in what
+    for active, paused in ((False, False), (True, True)):
+        client.update_deployment_schedule(deployment, schedule.id, active=active)
+        client.update_deployment(deployment, DeploymentUpdate(paused=paused))
+        level, what = verdict()
+        assert level == "note" and "is not active" in what
 
 
 def test_a_last_run_that_failed_or_crashed_is_bad_until_one_completes(scheduled):

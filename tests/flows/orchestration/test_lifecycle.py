@@ -25,6 +25,7 @@ from flows.orchestration.lifecycle import (
     end_runs,
     ends_with_its_worker,
     is_overlooked,
+    read_all,
 )
 from tests import ROOT
 from tests.commands import output_of
@@ -147,6 +148,7 @@ def test_parts_of_a_lost_run_are_marked_with_it_and_those_of_other_runs_are_left
         deeper, other = begin(part, Running()), begin(command, Running())
         states = [Completed(), Running(), Pending(), Scheduled(), Cancelled()]
         tasks = [client.create_task_run(call, lost.id, f"task-{i}", state=s) for i, s in enumerate(states)]
+        end_runs(lambda run: run.id == command.id)  # not the runner's
         crash_parts_of_lost_runs()
         runs = (lost, done, part, deeper, command, other)
         names = [client.read_flow_run(run.id).state.name for run in runs]
@@ -159,26 +161,40 @@ def test_parts_of_a_lost_run_are_marked_with_it_and_those_of_other_runs_are_left
 
 @pytest.mark.slow
 def test_a_cancel_that_the_runner_has_missed_ends_the_run_all_the_same(prefect_server, monkeypatch, tmp_path):
-    monkeypatch.setattr("flows.orchestration.lifecycle.OVERLOOKED", timedelta(0))
     works = "trap 'touch told; kill $!; exit' TERM; touch begun; sleep 600 & wait"
-    folders, processes = [tmp_path / "cancelled", tmp_path / "other"], []
+    folders, processes = [tmp_path / name for name in ("cancelled", "other", "of a worker")], []
     with get_client(sync_client=True) as client:
-        deployment = client.create_deployment(client.create_flow_from_name("whole"), f"runs-{uuid4()}")
-        runs = [client.create_flow_run_from_deployment(deployment).id for _ in folders]
+        flow = client.create_flow_from_name("whole")
+        client.create_work_pool(WorkPoolCreate(name="elsewhere", type="process"))
+        pools = ({}, {}, {"work_pool_name": "elsewhere"})
+        deployments = [client.create_deployment(flow, f"runs-{uuid4()}", **pool) for pool in pools]
+        runs = [client.create_flow_run_from_deployment(deployment).id for deployment in deployments]
         for run, folder in zip(runs, folders, strict=True):
             client.set_flow_run_state(run, Running(), force=True)
             folder.mkdir()
             environment = os.environ | {"PREFECT__FLOW_RUN_ID": str(run)}
             processes.append(subprocess.Popen(["sh", "-c", works], cwd=folder, env=environment))
-        client.set_flow_run_state(runs[0], Cancelling())
+        for run in (runs[0], runs[2]):
+            client.set_flow_run_state(run, Cancelling())
         wait_until(lambda: all((folder / "begun").exists() for folder in folders))
+        end_runs(is_overlooked)  # its runner may be at it
+        assert processes[0].poll() is None
+        monkeypatch.setattr("flows.orchestration.lifecycle.OVERLOOKED", timedelta(0))
         end_runs(is_overlooked)
-        assert [(folder / "told").exists() for folder in folders] == [True, False]
-        assert [client.read_flow_run(run).state.name for run in runs] == ["Cancelled", "Running"]
-        assert processes[1].poll() is None
-        processes[1].terminate()
-        processes[1].wait()
-        client.delete_deployment(deployment)
+        assert [(folder / "told").exists() for folder in folders] == [True, False, False]
+        names = [client.read_flow_run(run).state.name for run in runs]
+        assert names == ["Cancelled", "Running", "Cancelling"]
+        for process in processes[1:]:
+            assert process.poll() is None
+            process.terminate()
+            process.wait()
+        for deployment in deployments:
+            client.delete_deployment(deployment)
+        client.delete_work_pool("elsewhere")
+
+
+def test_every_page_of_an_answer_is_read():
+    assert read_all(lambda offset: [1, 2, 3][offset : offset + 2]) == [1, 2, 3]
 
 
 def leave_a_mode():
