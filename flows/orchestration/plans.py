@@ -162,8 +162,9 @@ def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
     with read_catalog(place) as db:
         newest = require_version(db, options.corpus).version
         never_trained = never_trained_share(db)
-        # of a run on each version
-        runs = [options.run or f"{options.corpus}-v{n}-{settled}" for n in range(1, newest + 1)]
+        # of a run on each version; a corpus with a long name is cut, as a run's has 64 letters at most
+        ends = [f"-v{n}-{settled}" for n in range(1, newest + 1)]
+        runs = [options.run or f"{options.corpus[: 64 - len(end)]}{end}" for end in ends]
         unfinished = (
             None if options.resume == "never" else version_of_unfinished(db, place, options.corpus, runs)
         )

@@ -247,6 +247,13 @@ def test_a_run_is_named_by_all_that_changes_its_weights(workspace, tmp_path):
     assert names == ["law-albert", "law-albert", "chinese-albert", "chinese-albert", "start", 32 * "a"]
 
 
+def test_a_run_on_a_corpus_with_a_long_name_has_one_that_a_run_may_have(root, vocabulary_file):
+    name = 64 * "茶"
+    make_corpus(root, name, TEA, vocabulary_file)
+    run = run_of(root, "hf:hfl/chinese-albert", corpus=name)
+    assert run.startswith("茶") and "茶-v1-chinese-albert-" in run and len(run) == 64
+
+
 def test_a_run_has_the_same_name_wherever_its_workspace_lies(workspace, root):
     starts = [str(place / "models" / "law" / "checkpoint-3") for place in (workspace, root)]
     for start in starts:
