@@ -22,7 +22,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.objects import ConcurrencyLimitConfig
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
+from prefect.deployments.runner import RunnerDeployment
 from prefect.runner import Runner
 from prefect.schedules import Schedule
 from prefect.utilities.callables import ParameterSchema
@@ -75,14 +75,17 @@ def add_deployment(runner: Runner, entry: dict[str, Any], served: Served) -> Non
     try:
         runner.add_deployment(make_deployment(entry, served))
     except Exception as error:
-        cause = error.__cause__ if isinstance(error, DeploymentApplyError) else error
         fault: Any = {"loc": (), "msg": str(error)}
+        cause: BaseException | None = error
+        while cause and not isinstance(cause, httpx.HTTPError):
+            cause = cause.__cause__
         if isinstance(error, ValidationError):
             (fault, *_) = error.errors()
-        elif isinstance(cause, httpx.HTTPError):
+        elif cause:
             if not isinstance(cause, httpx.HTTPStatusError) or cause.response.status_code >= 500:
                 raise
-            (fault, *_) = cause.response.json().get("exception_detail", [fault])
+            answer = cause.response.json()
+            (fault, *_) = answer.get("exception_detail", [fault | {"msg": answer.get("detail", str(error))}])
         name = f"{str(entry.get('entrypoint')).rpartition(':')[2].replace('_', '-')}/{entry.get('name')}"
         place = ".".join(str(part) for part in fault["loc"] if part != "body")
         why = ": ".join(filter(None, [place, fault["msg"].replace("Value error, ", "")]))  # pydantic's

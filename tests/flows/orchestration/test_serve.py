@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from itertools import product
 
 import psutil
 import pytest
@@ -15,9 +16,19 @@ from prefect.runner import Runner
 
 from data.errors import InputError
 from data.terminal import EXIT_INTERRUPTED
+from data.workspace import Workspace
 from flows.orchestration.automations import LOST
 from flows.orchestration.runner import add_deployment, make_deployment, read_served
-from flows.orchestration.serve import environment, listen, read_declared, show
+from flows.orchestration.serve import (
+    MOST_RESTARTS,
+    RESTART_SECONDS,
+    Services,
+    environment,
+    listen,
+    read_declared,
+    show,
+    stop_on_signal,
+)
 from flows.orchestration.servers import ROOT, STOP_SECONDS, wait_for_server
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
 
@@ -44,6 +55,23 @@ def test_a_server_that_never_answers_is_killed_and_reported(tmp_path, monkeypatc
         with pytest.raises(InputError, match="the server did not start: it said nothing"):
             wait_for_server(silent, listener, tmp_path / "server.log")
         assert silent.returncode == -signal.SIGKILL
+
+
+def test_restarts_of_a_part_are_counted_for_ten_minutes(tmp_path):
+    services = Services(Workspace(tmp_path), None, 1, None)
+    services.restarts["server"] = [time.monotonic() - RESTART_SECONDS] * 9
+    for name in ["server"] * MOST_RESTARTS + ["runner"]:
+        services.count_restart(name)
+    with pytest.raises(InputError, match="the server ended once more, after 5 restarts in ten minutes"):
+        services.count_restart("server")
+
+
+def test_nohup_keeps_a_closed_terminal_from_stopping_it_and_a_background_job_can_be(monkeypatch):
+    handled = []
+    monkeypatch.setattr("signal.getsignal", lambda number: signal.SIG_IGN)
+    monkeypatch.setattr("signal.signal", lambda number, _: handled.append(number))
+    stop_on_signal()
+    assert handled == [signal.SIGINT, signal.SIGTERM]
 
 
 def test_a_closed_terminal_is_no_reason_to_stop(monkeypatch):
@@ -116,18 +144,20 @@ def test_a_deployment_with_a_mistake_is_named_and_not_served(prefect_server, cap
         ({"schedules": [daily | {"timezon": "UTC"}]}, "unexpected keyword argument 'timezon'"),
         ({"schedules": [daily | {"parameters": {"sources": ["raw"]}}]}, "schedules.0.parameters: Additional"),
         ({"schedules": daily}, "must be a mapping, not str"),
-        ({"schedules": [daily | {"slug": "a"}] * 2}, "409 Conflict"),
+        ({"schedules": [daily | {"slug": "a"}] * 2}, "Data integrity conflict"),
         ({"concurrency_limit": {"limits": 1}}, "limit: Field required"),
         ({"concurrency_limit": {"limit": 0}}, "concurrency_limit: Input should be greater than 0"),
         ({"entrypoint": "./flows/law.py:refresh_corpus"}, "No such file or directory: 'flows/law.py'"),
     ]
-    for mistake, why in wrong:
-        add_deployment(Runner(), read_declared()[0] | {"name": "wrong"} | mistake, {})
+    sound = read_declared()[0]
+    make_deployment(sound | {"name": "served"}, {}).apply()
+    for (mistake, why), name in product(wrong, ("new", "served")):
+        add_deployment(Runner(), sound | {"name": name} | mistake, {})
         shown = capsys.readouterr().out
-        assert shown.startswith("refresh-corpus/wrong is not served: ") and why in shown
+        assert shown.startswith(f"refresh-corpus/{name} is not served: ") and why in shown
         assert shown.count("\n") == 1
     every = {"schedules": [{"interval": 3600}], "concurrency_limit": 1}
-    add_deployment(Runner(), every | {"name": "hourly", "entrypoint": read_declared()[0]["entrypoint"]}, {})
+    add_deployment(Runner(), every | {"name": "hourly", "entrypoint": sound["entrypoint"]}, {})
     assert not capsys.readouterr().out
 
 
