@@ -24,9 +24,9 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, BrokenExecutor):
         return "a worker process was killed, most often for want of memory: run it again with fewer --workers"
     if "prefect" in sys.modules:
-        from httpx import ConnectError
+        from httpx import TransportError
 
-        if isinstance(error, ConnectError):
+        if isinstance(error, TransportError):
             return "Prefect's server does not answer any more; what was finished is kept: run the same again"
     return None
 

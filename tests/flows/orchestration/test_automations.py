@@ -3,7 +3,7 @@
 from unittest.mock import Mock
 
 import pytest
-from httpx import ConnectError
+from httpx import ReadTimeout
 from prefect.client.orchestration import get_client
 
 from flows.orchestration.automations import FAILURES, LOST
@@ -40,7 +40,7 @@ def test_an_automation_made_again_replaces_one_that_differs(prefect_server, monk
 
 
 def test_a_server_that_goes_away_meanwhile_is_told_in_a_line(monkeypatch):
-    is_gone = Mock(side_effect=ConnectError("connection refused"))
+    is_gone = Mock(side_effect=ReadTimeout("The read operation timed out"))
     monkeypatch.setattr("flows.orchestration.automations.server_version", is_gone)
     done = run_here("automations", "--lost-runs", PREFECT_API_URL="http://127.0.0.1:9/api")
     refused(done, "Prefect's server does not answer any more")

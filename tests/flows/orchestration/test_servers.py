@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -12,7 +13,7 @@ from data.errors import InputError
 from data.files import write_text
 from flows.orchestration.command import set_up_prefect
 from flows.orchestration.servers import ROOT, address_file, served_at, server_version
-from tests.flows.serving import DEADLINE, add_database, answering
+from tests.flows.serving import DEADLINE, add_database, answer, answering
 
 
 @pytest.mark.parametrize(
@@ -47,9 +48,10 @@ def test_no_proxy_is_asked_for_a_server_of_this_machine(spared, tmp_path, monkey
 
 
 OWN = """
+import os
 from flows.orchestration.servers import begin_own_server
 begin_own_server()()
-print("answers", flush=True)
+print(os.environ["PREFECT_API_URL"], flush=True)
 input()
 """
 
@@ -60,7 +62,9 @@ def test_a_commands_server_outlives_a_service_managers_sigterm_and_no_kill_of_it
     home = {"PREFECT_HOME": str(tmp_path)}
     piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with psutil.Popen([sys.executable, "-c", OWN], env=os.environ | home, cwd=ROOT, **piped) as command:
-        assert command.stdout.readline() == "answers\n"
+        port = urlsplit(command.stdout.readline()).port
+        assert answer(port, "/api/health")[0] == 200
+        assert answer(port, "/api/health", Origin="http://127.0.0.1:4200")[0] == 403
         (server,) = command.children()
         server.terminate()
         with pytest.raises(psutil.TimeoutExpired):
