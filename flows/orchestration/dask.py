@@ -49,7 +49,8 @@ def open_cluster(address: str) -> Iterator[tuple[Submit, int]]:
 def check_cluster(dask_address: str, plan: Plan) -> None:
     """Raise InputError unless the workers of a cluster can reach all they need."""
     server = urlsplit(os.environ.get("PREFECT_API_URL", "http://127.0.0.1"))
-    if server.hostname in LOOPBACK and urlsplit(dask_address).hostname not in LOOPBACK:
+    scheduler = urlsplit(f"//{dask_address.rpartition('//')[2]}")  # Dask takes tcp:// for granted
+    if server.hostname in LOOPBACK and scheduler.hostname not in LOOPBACK:
         raise InputError(
             f"workers of {dask_address} report their tasks to Prefect's server: set PREFECT_API_URL to one "
             "that every machine reaches"

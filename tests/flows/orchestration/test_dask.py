@@ -64,7 +64,8 @@ def test_two_workers_make_the_same_shards_byte_for_byte(corpus):
 
 def test_what_a_cluster_cannot_follow_is_refused(corpus):
     planned, settings = corpus.plan(), corpus.settings
-    check_cluster("tcp://127.0.0.1:8786", planned)
+    for address in ("tcp://127.0.0.1:8786", "localhost:8786"):
+        check_cluster(address, planned)
     for name, relative in (
         ("w", replace(planned, settings=replace(settings, workspace=Path("w")))),
         ("t.txt", replace(planned, settings=replace(settings, dictionary=("t.txt",)))),
