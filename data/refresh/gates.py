@@ -55,10 +55,13 @@ def check_quality(plan: Plan, division: Division, built: Sequence[Shard | None])
     failed = [gate for gate in gates if not gate.passed]
     if failed:
         left = f"version {plan.current.version} stays" if plan.current else "it has no version yet"
+        reasons = pq.read_table(division.listed_path, columns=["reason"])["reason"].drop_null().value_counts()
+        dropped = ", ".join(f"{one['counts']:,} {one['values']}" for one in reasons.to_pylist())
         raise InputError(
             f"{plan.settings.corpus} was not committed, {left}: "
-            f"{'; '.join(gate.describe() for gate in failed)}. Look at the sources; if all is as it should "
-            "be, a bound named in brackets can be widened (gates of the recipe)"
+            f"{'; '.join(gate.describe() for gate in failed)}. Look at the sources, of which it leaves out "
+            f"{dropped or 'nothing'}; if all is as it should be, a bound named in brackets can be widened "
+            "(gates of the recipe)"
         )
     return tuple(gates)
 
