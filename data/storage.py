@@ -179,7 +179,8 @@ def expand(source: str) -> list[str]:
         inside = chain.from_iterable(_entries(Path(name)) for name in found if os.path.isdir(name))
         paths = [*(name for name in found if not os.path.isdir(name)), *inside]
         if not paths:
-            raise InputError(f"source {source} does not exist")
+            place = "" if path.is_absolute() else f" in {Path.cwd()}"
+            raise InputError(f"source {source} does not exist{place}")
     if not any(map(os.path.isfile, paths)):
         raise InputError(f"source {source} holds no file that can be read")
     return sorted({str(Path(name)) for name in paths})

@@ -141,9 +141,9 @@ class _Loader(yaml.SafeLoader):
 
 
 def load_recipe(path: Path) -> dict[str, object]:
-    """Read the options in a recipe, with absolute paths. Raises InputError that names every bad value."""
+    """Read a recipe's options, its folder before relative paths. Raises InputError that names bad values."""
     if not path.is_file():
-        raise InputError(f"no recipe {path}")
+        raise InputError(f"no recipe {path.absolute()}")
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
@@ -157,12 +157,12 @@ def load_recipe(path: Path) -> dict[str, object]:
     values = {str(name): value for name, value in content.items()}
     # the corpus may be named beside the recipe
     settings = parse(RefreshSettings, {"corpus": "corpus", **values}, str(path))
-    settings = _absolute(settings, path.parent)
+    settings = _placed(settings, path.parent)
     return {field.name: getattr(settings, field.name) for field in fields(settings) if field.name in values}
 
 
-def _absolute(settings: RefreshSettings, folder: Path) -> RefreshSettings:
-    """Make paths absolute that are relative to the recipe's folder."""
+def _placed(settings: RefreshSettings, folder: Path) -> RefreshSettings:
+    """Put the recipe's folder before paths that are relative to it."""
 
     def place(path: str, within: Path = folder) -> str:
         return path if is_remote(path) else str(within / os.path.expanduser(path))
