@@ -26,7 +26,7 @@ from data.refresh.build import segmenter
 from data.refresh.read import READING_VERSION
 from data.refresh.settings import RefreshSettings, SourceSpec
 from data.sources import SourceRules, find_files
-from data.storage import base_name, is_remote, size_and_digest
+from data.storage import is_remote, size_and_digest
 from data.tokenization import find_tokenizer, load_tokenizer, tokenizer_digest
 from data.workspace import Workspace
 
@@ -45,12 +45,6 @@ class SourceFile:
     def place(self) -> str:
         """Return its URI as people and the catalog see it."""
         return masked(self.uri)
-
-    def listing_name(self, digest: str, recipe_hash: str) -> str:
-        """Name the file that lists its documents; it depends on the bytes and on how they are read."""
-        how = (self.reading.text_format, self.reading.text_field or "", recipe_hash)
-        identity = "\0".join((self.place, digest, *how))
-        return f"listing-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +256,7 @@ def _reading_record(settings: RefreshSettings) -> dict[str, object]:
 
 def preview(plan: Plan) -> Changes:
     """Find out what a refresh would read, going by the sources alone. Writes nothing."""
-    changed = tuple(file.place for file in plan.files if is_changed(file, plan.recipe_hash))
+    changed = tuple(file.place for file in plan.files if is_changed(file, plan))
     now, before = [file.place for file in plan.files], [source.uri for source in plan.current_sources]
     stays = set(before) & set(now)
     return Changes(
@@ -276,12 +270,18 @@ def preview(plan: Plan) -> Changes:
     )
 
 
-def is_changed(file: SourceFile, recipe_hash: str) -> bool:
+def source_of(file: SourceFile, plan: Plan, size: int, digest: str) -> Source:
+    """Describe a file with this content; its listing's name depends on that and on how it is read."""
+    how = (file.reading.text_format, file.reading.text_field or "", plan.recipe_hash)
+    identity = "\0".join((file.place, digest, *how))
+    name = f"listing-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.parquet"
+    listing = plan.workspace.documents(plan.settings.corpus) / name
+    return Source(file.place, size, digest, plan.workspace.relative(listing))
+
+
+def is_changed(file: SourceFile, plan: Plan) -> bool:
     """Whether a file is new, or not what the current version read, or not read as then."""
-    if file.previous is None:
-        return True
-    listing = file.listing_name(size_and_digest(file.uri)[1], recipe_hash)
-    return base_name(file.previous.listing_path) != listing
+    return file.previous is None or source_of(file, plan, *size_and_digest(file.uri)) != file.previous
 
 
 def describe_changes(changes: Changes) -> str:

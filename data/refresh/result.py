@@ -63,7 +63,7 @@ def unchanged_version(plan: Plan) -> RefreshResult | None:
     # a new or missing source shows without reading the others
     if not is_whole or [file.previous for file in plan.files] != [*plan.current_sources]:
         return None
-    if any(is_changed(file, plan.recipe_hash) for file in plan.files):
+    if any(is_changed(file, plan) for file in plan.files):
         return None
     return result_of(plan, current, len(plan.current_shards))
 

@@ -37,7 +37,7 @@ from data.refresh.assign import Division, assign
 from data.refresh.build import Piece, build_shard, read_pieces, segmenter
 from data.refresh.fates import current_index, drop_repeated, list_documents
 from data.refresh.funnel import funnel_rows, order_rows, write_index
-from data.refresh.plan import Plan, SourceFile
+from data.refresh.plan import Plan, SourceFile, source_of
 from data.refresh.read import read_source
 from data.refresh.result import RefreshResult, result_of
 from data.refresh.scratch import connect, interruptible
@@ -71,14 +71,14 @@ def read_batch(files: Sequence[SourceFile], plan: Plan) -> list[ReadSource]:
 def _read(file: SourceFile, plan: Plan) -> ReadSource:
     """Read one source, unless the current version read the same bytes in the same way."""
     changed = _changed_at(file.uri)
-    source = _source(file, plan, *size_and_digest(file.uri))
+    source = source_of(file, plan, *size_and_digest(file.uri))
     committed = plan.workspace.root / source.listing_path
     if source == file.previous and is_readable(committed):
         return ReadSource(source, committed, None)
     staged = _stage(file, plan, committed.name)
     if _changed_at(file.uri) != changed:  # what was read may be half written: the next refresh reads it again
         digest = hashlib.sha256(f"{source.sha256} until {changed}".encode()).hexdigest()
-        source = _source(file, plan, source.size, digest)
+        source = source_of(file, plan, source.size, digest)
     return ReadSource(source, *staged)
 
 
@@ -87,11 +87,6 @@ def _changed_at(uri: str) -> int | None:
     with suppress(OSError):
         return os.stat(uri).st_ctime_ns
     return None
-
-
-def _source(file: SourceFile, plan: Plan, size: int, digest: str) -> Source:
-    listing = plan.workspace.documents(plan.settings.corpus) / file.listing_name(digest, plan.recipe_hash)
-    return Source(file.place, size, digest, plan.workspace.relative(listing))
 
 
 def _stage(file: SourceFile, plan: Plan, listing_name: str) -> tuple[Path, Path]:
