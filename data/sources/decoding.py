@@ -171,8 +171,9 @@ def _decode_line(line: bytes, encoding: str) -> str:
     strict = [text for text in readings.values() if text is not None]
     if encoding != "utf-8" and readings["utf-8"] is None:
         text = readings[encoding] or line.decode(encoding, "replace")
-        if len(_rare.findall(text)) >= _MANY_RARE and (chinese := _chinese_reading(line)):
-            return chinese
+        others = _BY_LINE if len(_rare.findall(text)) >= _MANY_RARE else ()
+        if best := _best_reading({e: _decode_sample(line, e, whole=True) for e in others}):
+            return line.decode(best)
     if strict:  # hardly anything but UTF-8 is valid UTF-8, but two short words may be
         return strict[0] if len(strict) == 1 else max(strict, key=_everyday_share)
     text = line.decode(encoding, "replace")
@@ -181,10 +182,3 @@ def _decode_line(line: bytes, encoding: str) -> str:
         return text
     replaced = {e: line.decode(e, "replace") for e in dict.fromkeys((encoding, *_BY_LINE))}
     return replaced[_best_reading(replaced) or encoding]
-
-
-def _chinese_reading(line: bytes) -> str | None:
-    """Return the reading of a line that is most clearly everyday Chinese, or None."""
-    readings = {e: _decode_sample(line, e, whole=True) for e in _BY_LINE}
-    best = _best_reading(readings)
-    return readings[best] if best else None
