@@ -55,9 +55,10 @@ def sum_counts(shards: Sequence[Shard]) -> dict[str, int]:
     return {name: sum(getattr(shard, name) for shard in shards) for name in names}
 
 
-def list_column(values: pa.Array, offsets: np.ndarray) -> pa.ListArray:
-    """Make Arrow lists of the values between one offset and the next."""
-    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values)
+def list_column(values: pa.Array, offsets: np.ndarray, *, nullable: bool = True) -> pa.ListArray:
+    """Make Arrow lists of the values between one offset and the next; without nulls they are read faster."""
+    kind = pa.list_(values.type if nullable else pa.field("element", values.type, nullable=False))
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values, type=kind)
 
 
 def list_values(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
@@ -65,13 +66,6 @@ def list_values(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     lists = column.combine_chunks()
     offsets = lists.offsets.to_numpy()
     return lists.flatten().to_numpy(zero_copy_only=False), offsets - offsets[0]
-
-
-def _whole_lists(values: np.ndarray, offsets: np.ndarray) -> pa.ListArray:
-    """Make lists of numbers that are never null, which Parquet reads faster."""
-    numbers = pa.array(values)
-    kind = pa.list_(pa.field("element", numbers.type, nullable=False))
-    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), numbers, type=kind)
 
 
 def _flags(flags: np.ndarray, offsets: np.ndarray) -> pa.StringArray:
@@ -114,13 +108,13 @@ def instance_table(
         "instance_id": pa.array(instances.instance_ids),
         "doc_id": pa.array(doc_ids, pa.string()).take(pa.array(instances.documents)),
         "side": pa.array(sides[instances.documents]),
-        "input_ids": _whole_lists(input_ids, cu_seqlens),
+        "input_ids": list_column(pa.array(input_ids), cu_seqlens, nullable=False),
         "segment_b_start": pa.array(instances.segment_b_start.astype(np.uint16)),
         "word_starts": _flags(instances.word_starts, cu_seqlens),
         "sop_label": pa.array(instances.sop_labels.astype(np.uint8), mask=no_order),
-        "masked_positions": _whole_lists(positions.astype(np.uint16), masked),
-        "masked_input_ids": _whole_lists(masks.replacements, masked),
-        "masked_labels": _whole_lists(masks.labels, masked),
+        "masked_positions": list_column(pa.array(positions.astype(np.uint16)), masked, nullable=False),
+        "masked_input_ids": list_column(pa.array(masks.replacements), masked, nullable=False),
+        "masked_labels": list_column(pa.array(masks.labels), masked, nullable=False),
     }
     fields = [pa.field(name, column.type, name == "sop_label") for name, column in columns.items()]
     info = {_INFO_KEY: json.dumps(_info(vocabulary, rule, max_seq_length, similar_file))}
