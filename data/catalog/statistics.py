@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
@@ -390,7 +390,7 @@ class Statistics:
         columns |= {"word_starts": Sequence(Value("bool")), "sop_label": Value("int8")}
         columns["instance_id"] = Value("string")
         arguments = {"parts": parts, "held_out_share": never_trained_share(self.db)}
-        return IterableDataset.from_generator(_rows, features=Features(columns), gen_kwargs=arguments)
+        return IterableDataset.from_generator(read_rows, features=Features(columns), gen_kwargs=arguments)
 
     def sample_instances(self, corpus: str, count: int = 5) -> duckdb.DuckDBPyRelation:
         """Show some instances as text, always the same ones: plain, masked, and with their SOP label."""
@@ -407,11 +407,6 @@ class Statistics:
             texts = [tokenizer.decode(ids) for ids in samples[name].to_pylist()]
             samples = samples.set_column(at, name, pa.array(texts, pa.string()))
         return self.db.from_arrow(samples)
-
-
-def _rows(parts: list[tuple[Path, int]], held_out_share: float) -> Iterator[dict[str, Any]]:
-    for path, row_group in parts:
-        yield from read_rows(path, row_group, held_out_share)
 
 
 def open_workspace(path: Path | str | None = None, newest: Mapping[str, int] | None = None) -> Statistics:

@@ -197,19 +197,19 @@ def is_held_out(sides: np.ndarray, share: float) -> np.ndarray:
     return sides < share * 2.0**32
 
 
-def read_rows(path: Path, row_group: int, held_out_share: float) -> list[dict[str, Any]]:
-    """Read the instances of a row group as a person may use them, without documents within a share.
+def read_rows(parts: Iterable[tuple[Path, int]], held_out_share: float) -> Iterator[dict[str, Any]]:
+    """Yield the instances of row groups as a person may use them, without documents within a share.
 
     Word starts are booleans, `instance_id` is 16 hex digits, and `sop_label` -1 where there is none.
     """
-    table = read_shard(path, row_group)
-    is_trained_on = ~is_held_out(table["side"].to_numpy(), held_out_share)
-    rows = table.filter(pa.array(is_trained_on)).drop_columns(["side"]).to_pylist()
-    for row in rows:
-        row["instance_id"] = f"{row['instance_id']:016x}"  # no int64, which other libraries make of integers
-        row["sop_label"] = NO_ORDER if row["sop_label"] is None else row["sop_label"]
-        row["word_starts"] = [mark == "1" for mark in row["word_starts"]]
-    return rows
+    for path, row_group in parts:
+        table = read_shard(path, row_group)
+        is_trained_on = ~is_held_out(table["side"].to_numpy(), held_out_share)
+        for row in table.filter(pa.array(is_trained_on)).drop_columns(["side"]).to_pylist():
+            row["instance_id"] = f"{row['instance_id']:016x}"  # no int64, as others make of integers
+            row["sop_label"] = NO_ORDER if row["sop_label"] is None else row["sop_label"]
+            row["word_starts"] = [mark == "1" for mark in row["word_starts"]]
+            yield row
 
 
 def count_row_groups(path: Path) -> int:
