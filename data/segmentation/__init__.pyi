@@ -6,4 +6,4 @@ from .discovery import discover_words as discover_words
 from .discovery import write_dictionary as write_dictionary
 from .segmenter import Segmenter as Segmenter
 from .similar_words import find_similar_words as find_similar_words
-from .vectors import word_vectors as word_vectors
+from .similar_words import word_vectors as word_vectors

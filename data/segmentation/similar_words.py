@@ -13,7 +13,6 @@ from threadpoolctl import threadpool_limits
 
 from data.instances import SimilarWords, word_keys
 from data.segmentation.segmenter import Segmenter
-from data.segmentation.vectors import word_vectors
 from data.tokenization import Tokenizer
 
 if TYPE_CHECKING:
@@ -28,6 +27,9 @@ WINDOW = 2
 DIMENSIONS = 100
 LEAST_SIMILAR = 0.5  # cosine; a word without one above it has no similar word
 _ROWS = 1024  # words compared at once
+_CONTEXT_POWER = 0.75  # of the frequencies of contexts (Levy et al. 2015, section 3.1)
+# words; of fewer all singular values are computed, as ARPACK is not seeded where it finds the last one
+_FEW = 1000
 
 NO_WORDS = SimilarWords(np.empty(0, np.uint64), np.zeros(1, np.int64), np.empty(0, np.int64))
 
@@ -81,6 +83,41 @@ def _near_each_other(V: int, ids: np.ndarray, sentences: np.ndarray) -> sparse.c
         weights = np.full(len(near[0]), 1 / distance, np.float32)
         pairs += sparse.csr_array((weights, near), shape=(V, V))
     return pairs + pairs.T
+
+
+def word_vectors(together: sparse.csr_array, width: int, *, seed: int) -> np.ndarray:
+    """Compute vectors of unit length, [V, E] fp32; zero for words without neighbours.
+
+    `together` [V, V], symmetric, says how often two words stand near each other; E is at most V - 1. Positive
+    pointwise mutual information, and its truncated singular value decomposition (Levy, Goldberg and Dagan
+    2015, sections 2 and 3.3: each side takes the root of the singular values). `seed` draws where it starts.
+    """
+    from scipy import sparse
+    from scipy.sparse.linalg import svds
+
+    pairs = together.tocoo()
+    pairs.eliminate_zeros()
+    totals = pairs.sum(axis=0)
+    contexts = totals**_CONTEXT_POWER
+    contexts /= contexts.sum() or 1
+    information = np.log(pairs.data / (totals[pairs.row] * contexts[pairs.col]))
+    positive = information > 0
+    table = sparse.csr_array(
+        (information[positive], (pairs.row[positive], pairs.col[positive])), shape=pairs.shape
+    )
+    filled = np.flatnonzero(np.diff(table.indptr))
+    if len(totals) < _FEW:
+        left, values, _ = np.linalg.svd(table.toarray())
+    elif (n := len(filled)) < width:
+        # the vectors that ARPACK adds to those of values above 0 are noise, without a seed
+        left, values = np.zeros((len(totals), width)), np.zeros(width)
+        left[filled, :n], values[:n], _ = np.linalg.svd(table[filled].toarray(), full_matrices=False)
+    else:
+        start = np.random.default_rng(seed).normal(size=len(totals)).astype(np.float32)
+        left, values, _ = svds(table.astype(np.float32), k=width, v0=start)
+    vectors = left[:, :width] * np.sqrt(values[:width])
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.where(lengths > 1e-6, vectors / np.maximum(lengths, 1e-6), 0).astype(np.float32)
 
 
 def _nearest(words: Sequence[str], vectors: np.ndarray, tokenizer: Tokenizer) -> SimilarWords:
