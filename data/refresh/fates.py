@@ -85,16 +85,15 @@ def _list_rows(db: duckdb.DuckDBPyConnection, listings: Sequence[Path]) -> None:
         select (file_index::bigint << {_ROW_BITS}) | file_row_number as position,
             file_index::bigint as source, *
         from {parquet(listings)};
-        create or replace table firsts as
-            select doc_id, min(position) as first from listing_rows where stage is null group by doc_id;
         create or replace table listed as
+        with firsts as (
+            select doc_id, min(position) as first from listing_rows where stage is null group by doc_id)
         select * exclude (sentence_hashes, sentence_lengths, bands, first) replace (
             case when stage is null and position > first then 'deduplicate' else stage end as stage,
             case when stage is null and position > first then 'duplicate' else reason end as reason),
             case when stage is null and position > first then doc_id end as duplicate_of,
             null::double as perplexity
-        from listing_rows left join firsts using (doc_id);
-        drop table firsts;
+        from listing_rows left join firsts using (doc_id)
         """
     )
 
@@ -166,24 +165,18 @@ def _drop_near_duplicates(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Seq
 def _drop_boilerplate(db: duckdb.DuckDBPyConnection, quality: QualityRules) -> None:
     db.execute(
         """
-        create or replace table lines as
-        select position, unnest(sentence_hashes) as hash, unnest(sentence_lengths) as length
-        from listing_rows semi join (from listed where stage is null) using (position);
-        create or replace table common as
-        select hash from lines group by hash
-        having count(*) >= $documents and count(distinct position) >= $documents;
-        """,
-        {"documents": quality.boilerplate_documents},
-    )
-    db.execute(
-        """
+        with lines as materialized (
+            select position, unnest(sentence_hashes) as hash, unnest(sentence_lengths) as length
+            from listing_rows semi join (from listed where stage is null) using (position)),
+        common as (
+            select hash from lines group by hash
+            having count(*) >= $documents and count(distinct position) >= $documents)
         update listed set stage = 'boilerplate', reason = 'boilerplate' where position in (
             select position from lines left join common using (hash) group by position
-            having coalesce(sum(length) filter (common.hash is not null), 0) > ? * sum(length));
+            having coalesce(sum(length) filter (common.hash is not null), 0) > $share * sum(length))
         """,
-        [quality.max_boilerplate],
+        {"documents": quality.boilerplate_documents, "share": quality.max_boilerplate},
     )
-    db.execute("drop table lines; drop table common")
 
 
 def drop_unlikely(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path]) -> None:
