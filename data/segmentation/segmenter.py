@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,33 +57,31 @@ class Segmenter:
 
         self._user_words = _user_words(dictionaries)
         self._fast = rjieba.Jieba()
-        self._exact: jieba.Tokenizer | None = None
         latin = {*LATIN_WORDS, *(word for word, _ in self._user_words if word.isascii())}
         self._latin_words = re.compile("|".join(map(re.escape, sorted(latin))))
         if self._user_words:
-            exact = self._jieba()
             for word, _ in self._user_words:
-                self._fast.add_word(word, exact.FREQ[word], None)
+                self._fast.add_word(word, self._exact.FREQ[word], None)
             # of a word that jieba had, its total keeps the old count too; all probabilities depend on it
-            self._fast.add_word("\n", exact.total - sum(exact.FREQ.values()), None)
+            self._fast.add_word("\n", self._exact.total - sum(self._exact.FREQ.values()), None)
         self._cut_exactly = lru_cache(maxsize=1 << 16)(self._cut_exactly_uncached)
 
-    def _jieba(self) -> jieba.Tokenizer:
+    @cached_property
+    def _exact(self) -> jieba.Tokenizer:
         """Load jieba itself at first use: it takes a second."""
-        if self._exact is None:
-            import jieba
+        import jieba
 
-            jieba.setLogLevel(logging.WARNING)
-            self._exact = jieba.Tokenizer()
-            self._exact.initialize()
-            for word, count in self._user_words:
-                self._exact.add_word(word, count)
-        return self._exact
+        jieba.setLogLevel(logging.WARNING)
+        exact = jieba.Tokenizer()
+        exact.initialize()
+        for word, count in self._user_words:
+            exact.add_word(word, count)
+        return exact
 
     def _cut_exactly_uncached(self, block: str) -> tuple[str, ...]:
         if block.isascii() and not self._latin_words.search(block):
             return tuple(filter(None, _latin.split(block)))
-        return tuple(self._jieba().cut(block))
+        return tuple(self._exact.cut(block))
 
     def split(self, text: str) -> list[str]:
         """Split a text into words that join to the text; a line end is a word by itself.
