@@ -83,12 +83,9 @@ _INVERSE = pow(_BASE, -1, 2**64)
 
 def _prefixes(codes: np.ndarray) -> np.ndarray:
     """Return prefix sums of code * base**place, [n+1]."""
-    size = 1 << max(len(codes), 1).bit_length()
-    sums = np.zeros(len(codes) + 1, dtype=np.uint64)
     terms = codes.astype(np.uint64)
-    terms *= _powers(size, _BASE)[: len(codes)]
-    np.cumsum(terms, out=sums[1:])
-    return sums
+    terms *= _powers(1 << max(len(codes), 1).bit_length(), _BASE)[: len(codes)]
+    return _running(terms, np.uint64)
 
 
 def _substrings(prefixes: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -149,9 +146,9 @@ def _letters(codes: np.ndarray, bounds: np.ndarray) -> Letters:
     return Letters.of(folded[is_letter], _running(is_letter)[bounds])
 
 
-def _running(values: np.ndarray) -> np.ndarray:
+def _running(values: np.ndarray, dtype: type[np.generic] = np.int64) -> np.ndarray:
     """Sum the values before each place, [n+1]."""
-    sums = np.zeros(len(values) + 1, dtype=np.int64)
+    sums = np.zeros(len(values) + 1, dtype)
     np.cumsum(values, out=sums[1:])
     return sums
 
