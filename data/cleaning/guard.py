@@ -24,7 +24,7 @@ from data.errors import InputError
 from data.files import remembered
 from data.hashing import GOLDEN
 from data.instances import take_ranges
-from data.sources import one_line
+from data.sources import one_line, read_text_rows
 
 _FILTER_BITS = 24
 SHORTEST = 6  # letters; a shorter evaluation text proves nothing
@@ -130,8 +130,6 @@ def _by_size(hashes: np.ndarray, sizes: np.ndarray) -> dict[int, np.ndarray]:
 
 
 def _rows(path: str) -> Iterator[tuple[str, ...]]:
-    from data.sources import read_text_rows
-
     if not Path(path).is_file():
         raise InputError(
             f"guard file {path} is no file: check the path, and name every evaluation file by itself, "

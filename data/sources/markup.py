@@ -11,10 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from html.entities import html5
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from lxml.html import HtmlElement
+from lxml import etree
+from lxml import html as pages
 
 # Jekyll's, Hugo's and MkDocs' front matter; a rule may stand first as well
 _front_matter = re.compile(
@@ -330,7 +329,6 @@ def _without_statements(lines: list[str]) -> Iterator[str]:
 def html_text(content: str) -> str:
     """Extract the main content of a web page, or all its text if there is none."""
     import trafilatura
-    from lxml import etree
 
     try:
         page = _without_code(trafilatura.load_html(_control.sub("", content)))
@@ -340,7 +338,7 @@ def html_text(content: str) -> str:
     return main or _all_text(content)
 
 
-def _without_code(page: HtmlElement | None) -> HtmlElement | None:
+def _without_code(page: pages.HtmlElement | None) -> pages.HtmlElement | None:
     """Remove listings: preformatted blocks marked as code, or hardly Chinese."""
     if page is None:
         return None
@@ -354,9 +352,6 @@ def _without_code(page: HtmlElement | None) -> HtmlElement | None:
 
 
 def _all_text(content: str) -> str:
-    from lxml import etree
-    from lxml import html as pages
-
     try:
         page = pages.document_fromstring(
             content.encode("utf-8", "replace"), parser=pages.HTMLParser(encoding="utf-8")
