@@ -214,9 +214,6 @@ def _documents_table(
     """
     codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     line_ends = np.flatnonzero(codes == ord("\n"))  # positions in the text, [lines]
-    last_lines = np.cumsum(sentences) - 1
-    begins = np.concatenate([[0], line_ends[last_lines] + 1])
-    texts = [text[a:b] for a, b in zip(begins[:-1].tolist(), line_ends[last_lines].tolist(), strict=True)]
     width = 1 + (codes > 0x7F).astype(np.int64) + (codes > 0x7FF) + (codes > 0xFFFF)
     width[line_ends] = 0
     bytes_before = np.concatenate([[0], np.cumsum(width)])
@@ -227,12 +224,12 @@ def _documents_table(
     words = pa.StringArray.from_buffers(
         len(offsets) - 1, pa.py_buffer(offsets.astype(np.int32).tobytes()), pa.py_buffer(content)
     )
-    # words before each line end, other line ends not counted
-    per_line = np.flatnonzero(is_line_end) - np.arange(len(line_ends))
-    lines = list_column(words, np.concatenate([[0], per_line]))
-    nested = list_column(lines, np.concatenate([[0], np.cumsum(sentences)]))
-    words_before = np.concatenate([[0], per_line[np.cumsum(sentences) - 1]])
-    counts = pa.array(np.diff(words_before), pa.int64())
+    # the first word of each line, line ends not counted, and the first line of each document
+    first_words = np.concatenate([[0], np.flatnonzero(is_line_end) - np.arange(len(line_ends))])
+    first_lines = np.concatenate([[0], np.cumsum(sentences)])
+    nested = list_column(list_column(words, first_words), first_lines)
+    counts = pa.array(np.diff(first_words[first_lines]), pa.int64())
+    texts = ["\n".join(row["sentences"]) for row in rows]
     names = ([row[name] for row in rows] for name in ("doc_id", "source_uri"))
     return pa.table([*names, texts, nested, counts], schema=DOCUMENTS)
 
