@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from io import BufferedReader
-from itertools import chain
+from io import BufferedReader, StringIO
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO
 
@@ -26,7 +26,7 @@ from data.sources.archives import COMPRESSIONS, Part, damage, one_line, open_par
 from data.sources.decoding import SAMPLE_BYTES, decoded_lines, detect_encoding
 from data.sources.markup import asciidoc_text, html_text, markdown_text, mdx_text, rst_text
 from data.sources.plain_text import find_format, join_wrapped
-from data.sources.rows import BadRow, json_rows, table_rows
+from data.sources.rows import BadRow, json_rows, table_rows, take_text
 from data.sources.settings import SourceRules, TextFormat
 from data.storage import base_name, check_hosts, expand, is_remote
 
@@ -260,23 +260,11 @@ def _cut(text: str, uri: str, first: int = 1, text_format: TextFormat | None = N
         begin, part = end, part + 1
 
 
-def _head(lines: Iterator[str]) -> list[str]:
-    """Take the lines that decide a file's format."""
-    head: list[str] = []
-    size = 0
-    for line in lines:
-        head.append(line)
-        size += len(line)
-        if len(head) == 2000 or size > MAX_HELD_CHARACTERS:
-            break
-    return head
-
-
 def _read_text(part: Part, lines: Iterator[str], text_format: TextFormat) -> Iterator[RawDocument]:
     if text_format == "auto":
-        head = _head(lines)
-        text_format = "bert" if ".bert." in part.name else find_format("".join(head).split("\n"))
-        lines = chain(head, lines)
+        head, _ = take_text("", islice(lines, 2000), MAX_HELD_CHARACTERS + 1)
+        text_format = "bert" if ".bert." in part.name else find_format(head.split("\n"))
+        lines = chain(StringIO(head), lines)
     for document in _blocks(part, lines, is_bert=text_format == "bert"):
         text = join_wrapped(document.text) if text_format == "wrapped" else document.text
         yield replace(document, text=text, text_format=text_format)
@@ -316,15 +304,11 @@ def _blocks(part: Part, lines: Iterator[str], *, is_bert: bool) -> Iterator[RawD
 def _read_page(
     uri: str, lines: Iterator[str], rules: SourceRules, text_of: Callable[[str], str]
 ) -> Iterator[Item]:
-    page: list[str] = []
-    size = 0
-    for line in lines:
-        page.append(line)
-        size += len(line)
-        if size > MAX_PAGE_CHARACTERS:
-            yield Dropped(uri, "page_too_long", size)
-            return
-    text, found = _unwrapped(text_of("".join(page).removesuffix("\n")), rules)
+    page, is_whole = take_text("", lines, MAX_PAGE_CHARACTERS + 1)
+    if not is_whole:
+        yield Dropped(uri, "page_too_long", len(page))
+        return
+    text, found = _unwrapped(text_of(page.removesuffix("\n")), rules)
     yield from _cut(text.replace("\n\n", "\n"), uri, text_format=found)
 
 

@@ -87,7 +87,7 @@ def _begins_value(line: str) -> bool:
     return False
 
 
-def _filled(text: str, lines: Iterator[str], enough: int) -> tuple[str, bool]:
+def take_text(text: str, lines: Iterator[str], enough: int) -> tuple[str, bool]:
     """Add lines to the text until it has `enough` characters; return it and whether the lines are used up."""
     block, size = [text], len(text)
     for line in lines:
@@ -103,7 +103,7 @@ def _values(lines: Iterator[str]) -> Iterator[object]:
     text, is_over, enough = "", False, _WINDOW
     lost = 0  # characters so far of a bad value whose end was not found yet
     while not is_over:
-        text, is_over = _filled(text, lines, enough)
+        text, is_over = take_text(text, lines, enough)
         at = 0
         while (at := _marks.match(text, at).end()) < len(text):  # type: ignore[union-attr]
             if not lost:
