@@ -1,4 +1,3 @@
-from .batches import Batch as Batch
 from .gates import check_quality as check_quality
 from .plan import Changes as Changes
 from .plan import Plan as Plan
@@ -9,6 +8,7 @@ from .read import read_sentences as read_sentences
 from .result import RefreshResult as RefreshResult
 from .result import describe_result as describe_result
 from .result import unchanged_version as unchanged_version
+from .run import Batch as Batch
 from .run import ProcessRunner as ProcessRunner
 from .run import Runner as Runner
 from .run import Work as Work

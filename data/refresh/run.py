@@ -7,6 +7,7 @@ this process and a pool of others, in a flow as tasks of an orchestrator.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,16 +18,28 @@ from tqdm import tqdm
 
 from data.catalog import sole_writer
 from data.instances import OBJECTIVES
-from data.refresh.batches import Batch, building_batches, reading_batches
+from data.refresh.build import Piece
 from data.refresh.gates import check_quality
-from data.refresh.plan import Plan, plan_refresh, renew
+from data.refresh.plan import Plan, SourceFile, plan_refresh, renew
 from data.refresh.result import RefreshResult
 from data.refresh.settings import RefreshSettings
 from data.refresh.stages import build_batch, commit, discover, divide, find_similar, read_batch
+from data.storage import base_name, is_remote
 from data.workers import worker_pool
 
+BATCH_WEIGHT = 64 << 20  # bytes that one task reads at most: ten seconds
+BATCH_SHARDS = 8  # that one task builds at most: ten seconds
+FILE_WEIGHT = 1 << 16  # bytes added for each file: opening it, or finding it unchanged, takes time too
 T = TypeVar("T")
 Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Generic[Item]):
+    """Neighbouring items that one task works on."""
+
+    label: str  # names the task in the UI
+    items: tuple[Item, ...]
 
 
 @dataclass(frozen=True)
@@ -134,3 +147,44 @@ def _run(plan: Plan, runner: Runner, on_wait: Callable[[str], None] | None) -> R
     if settings.discover_words:
         words = runner.stage("discover-words", corpus, lambda: discover(plan, result))
     return replace(result, gates=gates, new_words=tuple(words))
+
+
+def reading_batches(files: Sequence[SourceFile], workers: int) -> list[Batch[SourceFile]]:
+    """Group files in order, small neighbours together: a folder may hold a hundred thousand."""
+    groups = _group(files, list(map(_reading_weight, files)), workers, BATCH_WEIGHT)
+    more = [f" and {len(group) - 1:,} more" if len(group) > 1 else "" for group in groups]
+    labels = [base_name(group[0].uri) + rest for group, rest in zip(groups, more, strict=True)]
+    return [Batch(label, tuple(group)) for label, group in zip(labels, groups, strict=True)]
+
+
+def building_batches(corpus: str, pieces: Sequence[Piece], workers: int) -> list[Batch[Piece]]:
+    """Group the pieces of a corpus in order."""
+    groups = _group(pieces, [1] * len(pieces), workers, BATCH_SHARDS)
+    ranges = [dict.fromkeys((group[0].number + 1, group[-1].number + 1)) for group in groups]
+    labels = [f"{corpus} {'-'.join(map(str, both))}/{len(pieces)}" for both in ranges]
+    return [Batch(label, tuple(group)) for label, group in zip(labels, groups, strict=True)]
+
+
+def _group(items: Sequence[Item], weights: Sequence[int], workers: int, most: int) -> list[list[Item]]:
+    """Group neighbours, larger groups first: each weighs about half of a worker's share of the rest.
+
+    Every task costs the orchestrator time, and small tasks at the end keep all workers busy until everything
+    is done (guided self-scheduling: Polychronopoulos and Kuck, 1987).
+    """
+    groups: list[list[Item]] = []
+    left, weight, enough = sum(weights), 0.0, 0.0
+    for item, item_weight in zip(items, weights, strict=True):
+        if weight >= enough:
+            groups.append([])
+            weight, enough = 0.0, min(most, left / (2 * workers))
+        groups[-1].append(item)
+        weight += item_weight
+        left -= item_weight
+    return groups
+
+
+def _reading_weight(file: SourceFile) -> int:
+    if is_remote(file.uri):
+        return BATCH_WEIGHT  # asking for its size may take as long as reading it
+    size = os.path.getsize(file.uri) if os.path.isfile(file.uri) else 0
+    return FILE_WEIGHT + (0 if file.previous and file.previous.size == size else size)

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.catalog import Source
-from data.refresh.batches import BATCH_SHARDS, BATCH_WEIGHT, FILE_WEIGHT, building_batches, reading_batches
 from data.refresh.build import Piece
 from data.refresh.plan import SourceFile
+from data.refresh.run import BATCH_SHARDS, BATCH_WEIGHT, FILE_WEIGHT, building_batches, reading_batches
 from data.sources import SourceRules
 
 
