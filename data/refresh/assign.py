@@ -135,7 +135,7 @@ def _copy_rest(db: duckdb.DuckDBPyConnection, documents: Path, path: Path) -> in
     return copy_to(
         db,
         f"""
-        select doc_id, rows.source_uri, string_split(text, '\n') as sentences, has_order
+        select doc_id, rows.source_uri, text, has_order
         from {parquet([documents], "file_row_number = true")} rows
         join (select doc_id, has_order from listed where stage is null) using (doc_id)
         order by file_row_number

@@ -112,13 +112,13 @@ def _build_part(
 ) -> _Part:
     """Make the instances of a batch; `first` is the number of its first document within the shard."""
     length, objective = settings.max_seq_length, OBJECTIVES[settings.objective]
-    sides = sides_of([_text([row]) for row in rows])
+    sides = sides_of([row["text"] for row in rows])
     if objective.packs:
         order = np.argsort(sides, kind="stable")
         rows, sides = [rows[number] for number in order], sides[order]
     text = _text(rows)
     words = words_of.lengths(text)
-    sentences = np.array([len(row["sentences"]) for row in rows])
+    sentences = np.array([row["text"].count("\n") + 1 for row in rows])
     table = _documents_table(rows, text, words, sentences)
     doc_ids = [row["doc_id"] for row in rows]
     documents = tokenize_documents(text, words, sentences, tokenizer, length - 3)
@@ -164,7 +164,7 @@ def _batches(path: Path) -> Iterator[list[dict]]:
     for table in _assigned(path):
         for row in table.to_pylist():
             rows.append(row)
-            size += sum(map(len, row["sentences"]))
+            size += len(row["text"]) - row["text"].count("\n")
             if size >= _BATCH_CHARACTERS:
                 yield rows
                 rows, size = [], 0
@@ -180,13 +180,13 @@ def read_pieces(paths: Sequence[Path]) -> Iterator[str]:
 
 
 def _text(rows: Sequence[dict]) -> str:
-    return "\n".join([sentence for row in rows for sentence in row["sentences"]]) + "\n"
+    return "".join([f"{row['text']}\n" for row in rows])
 
 
 def _assigned(path: Path) -> Iterator[pa.Table]:
     """Yield rows of an assigned file, a few at a time: its own, or the staged rows that it names."""
     file = pq.ParquetFile(path)
-    if "sentences" in file.schema_arrow.names:
+    if "text" in file.schema_arrow.names:
         for batch in file.iter_batches(batch_size=256):
             yield pa.Table.from_batches([batch])
         return
@@ -229,9 +229,8 @@ def _documents_table(
     first_lines = np.concatenate([[0], np.cumsum(sentences)])
     nested = list_column(list_column(words, first_words), first_lines)
     counts = pa.array(np.diff(first_words[first_lines]), pa.int64())
-    texts = ["\n".join(row["sentences"]) for row in rows]
-    names = ([row[name] for row in rows] for name in ("doc_id", "source_uri"))
-    return pa.table([*names, texts, nested, counts], schema=DOCUMENTS)
+    as_read = ([row[name] for row in rows] for name in ("doc_id", "source_uri", "text"))
+    return pa.table([*as_read, nested, counts], schema=DOCUMENTS)
 
 
 def _concatenate(parts: Sequence[Instances]) -> Instances:

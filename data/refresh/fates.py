@@ -56,9 +56,10 @@ def list_documents(db: duckdb.DuckDBPyConnection, plan: Plan, listings: Sequence
     return distinct(db, "source", "compared anti join held using (doc_id)")
 
 
-def _documents(plan: Plan) -> str:
-    """Write in SQL the rows of the current shards' documents files."""
-    return parquet(plan.workspace.root / shard.documents_path for shard in plan.current_shards)
+def _documents(plan: Plan, staged: Sequence[Path] = ()) -> str:
+    """Write in SQL the rows of staged files and of the current shards' documents files."""
+    held = (plan.workspace.root / shard.documents_path for shard in plan.current_shards)
+    return parquet([*staged, *held])
 
 
 def current_index(plan: Plan) -> Path | None:
@@ -139,15 +140,10 @@ def _drop_near_duplicates(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Seq
     rules = plan.settings.duplicates
     if rules.near is None:
         return
-    held = f"select doc_id, text from {_documents(plan)}"
-    texts = [held] if plan.current_shards else []
-    if staged:
-        text = "array_to_string(sentences, '\n')"
-        texts.append(f"select doc_id, {text} as text from {parquet(staged)}")
     db.execute(
         f"""
         create or replace table texts as
-        select distinct on (rank) rank, text from ({" union all ".join(texts)}) join compared using (doc_id)
+        select distinct on (rank) rank, text from {_documents(plan, staged)} join compared using (doc_id)
         """
     )
     find_near_duplicates(db, rules.near, rules.ngram)
@@ -189,8 +185,7 @@ def drop_unlikely(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Pa
     if not rules.max_perplexity or not distinct(db, "source", new):
         return
     of_new = f"""
-        select doc_id, array_to_string(sentences, '\n') as text
-        from {parquet(staged, "filename = true, file_row_number = true")} rows
+        select doc_id, text from {parquet(staged, "filename = true, file_row_number = true")} rows
         join staged_files on file = filename
         semi join (from {new}) new on new.source = staged_files.source and staged_row = file_row_number
         """

@@ -52,10 +52,8 @@ LISTING = pa.schema(
         ("language", pa.string()),  # null unless the rules name languages
     ]
 )
-# the text of kept documents, until it is in a shard
-STAGED = pa.schema(
-    [("doc_id", pa.string()), ("source_uri", pa.string()), ("sentences", pa.list_(pa.string()))]
-)
+# kept documents, sentences joined by line ends, until they are in a shard
+STAGED = pa.schema([("doc_id", pa.string()), ("source_uri", pa.string()), ("text", pa.string())])
 _AS_READ = ("doc_id", "source_uri", "raw_characters", "encoding", "text_format", "undecodable")
 _BATCH_CHARACTERS = 1 << 18  # in memory at once
 _BATCH_ROWS = 50_000
@@ -106,8 +104,8 @@ def read_source(uri: str, listing: Path, staged: Path, settings: RefreshSettings
             listing_writer.write_table(_listing_table(batch, settings, row))
             row += len(documents)
             if documents:
-                columns = [[getattr(one, name) for one in documents] for name in STAGED.names]
-                text_writer.write_table(pa.table(columns, schema=STAGED))
+                rows = [(one.doc_id, one.source_uri, "\n".join(one.sentences)) for one in documents]
+                text_writer.write_table(pa.table([*zip(*rows, strict=True)], schema=STAGED))
 
 
 def _batches(uri: str, settings: RefreshSettings) -> Iterator[_Batch]:
