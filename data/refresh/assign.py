@@ -54,13 +54,13 @@ def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | No
         if not verify(root / shard.documents_path, shard.documents_sha256):  # DuckDB reads no checksums
             raise InputError(f"{root / shard.documents_path} is gone or damaged: {MEND}")
         path = plan.staging / f"assigned-{len(pieces):05d}.parquet"
-        if _copy_rest(db, root / shard.documents_path, path):
+        if _list_rest(db, root / shard.documents_path, path):
             pieces.append(Piece(len(pieces), path, shard.path))
     _number_pieces(db)
     for number in distinct(db, "piece", "numbered"):
         path = plan.staging / f"assigned-{len(pieces):05d}.parquet"
         rows = f"numbered join staged_files using (source) where piece = {number} order by position"
-        copy_to(db, f"select file as staged_path, staged_row, has_order from {rows}", path)
+        copy_to(db, f"select file, staged_row as row, has_order from {rows}", path)
         pieces.append(Piece(len(pieces), path, None))
     gone = set(losing)
     kept = tuple(shard for number, shard in enumerate(plan.current_shards) if number not in gone)
@@ -130,13 +130,13 @@ def _find_stale(db: duckdb.DuckDBPyConnection, plan: Plan) -> list[int]:
     return distinct(db, "shard", rows)
 
 
-def _copy_rest(db: duckdb.DuckDBPyConnection, documents: Path, path: Path) -> int:
-    """Copy those documents of a shard that are still used; return how many there are."""
+def _list_rest(db: duckdb.DuckDBPyConnection, documents: Path, path: Path) -> int:
+    """List those documents of a shard that are still used; return how many there are."""
     return copy_to(
         db,
         f"""
-        select doc_id, rows.source_uri, text, has_order
-        from {parquet([documents], "file_row_number = true")} rows
+        select filename as file, file_row_number as row, has_order
+        from {parquet([documents], "filename = true, file_row_number = true")}
         join (select doc_id, has_order from listed where stage is null) using (doc_id)
         order by file_row_number
         """,

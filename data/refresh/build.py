@@ -51,7 +51,7 @@ class Piece:
     """The documents of one shard that is to be built."""
 
     number: int
-    # staged Parquet: which staged rows (path, row), or documents of a shard; which have an order
+    # staged Parquet: rows of staged files or of a shard's documents file, and which have an order
     assigned_path: Path
     replaces: str | None  # path of the current shard whose place it takes, if any
 
@@ -161,13 +161,12 @@ def _batches(path: Path) -> Iterator[list[dict]]:
     """Yield the documents of an assigned file, a batch at a time."""
     rows: list[dict] = []
     size = 0
-    for table in _assigned(path):
-        for row in table.to_pylist():
-            rows.append(row)
-            size += len(row["text"]) - row["text"].count("\n")
-            if size >= _BATCH_CHARACTERS:
-                yield rows
-                rows, size = [], 0
+    for row in _assigned(path):
+        rows.append(row)
+        size += len(row["text"]) - row["text"].count("\n")
+        if size >= _BATCH_CHARACTERS:
+            yield rows
+            rows, size = [], 0
     if rows:
         yield rows
 
@@ -183,25 +182,21 @@ def _text(rows: Sequence[dict]) -> str:
     return "".join([f"{row['text']}\n" for row in rows])
 
 
-def _assigned(path: Path) -> Iterator[pa.Table]:
-    """Yield rows of an assigned file, a few at a time: its own, or the staged rows that it names."""
-    file = pq.ParquetFile(path)
-    if "text" in file.schema_arrow.names:
-        for batch in file.iter_batches(batch_size=256):
-            yield pa.Table.from_batches([batch])
-        return
-    assigned = file.read()
-    for staged in assigned["staged_path"].unique().to_pylist():
-        here = assigned.filter(pc.equal(assigned["staged_path"], staged))
-        rows, has_order = here["staged_row"].to_numpy(), here["has_order"]
-        source = pq.ParquetFile(staged)
+def _assigned(path: Path) -> Iterator[dict]:
+    """Yield the rows that an assigned file names, of which a row group is in memory at a time."""
+    assigned = pq.read_table(path)
+    for file in assigned["file"].unique().to_pylist():
+        here = assigned.filter(pc.equal(assigned["file"], file))
+        rows, has_order = here["row"].to_numpy(), here["has_order"]
+        source = pq.ParquetFile(file)
         first = 0
         for group in range(source.num_row_groups):
             end = first + source.metadata.row_group(group).num_rows
             begin, until = np.searchsorted(rows, [first, end]).tolist()
             if begin < until:
-                table = source.read_row_group(group).take(pa.array(rows[begin:until] - first))
-                yield table.append_column("has_order", has_order.slice(begin, until - begin))
+                table = source.read_row_group(group, DOCUMENTS.names[:3])
+                table = table.take(pa.array(rows[begin:until] - first))
+                yield from table.append_column("has_order", has_order.slice(begin, until - begin)).to_pylist()
             first = end
 
 
