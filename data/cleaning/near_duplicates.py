@@ -22,18 +22,16 @@ if TYPE_CHECKING:  # copies of a task's texts are found without it
     import duckdb
 
 BANDS, ROWS = 31, 4  # at similarity 0.6, 98.7% of pairs meet in a band; at 0.2, 5%
-PERMUTATIONS = BANDS * ROWS
 ALGORITHM = f"rensa-{rensa.RMinHash.ALGORITHM_VERSION}"
 _SEED = 1
 _PAIRS, _CHARACTERS = 256, 1 << 20  # at once
-_RANKS = pa.schema([("later", pa.int64()), ("earlier", pa.int64())])
 
 
 def sketch(letters: Letters, ngram: int) -> np.ndarray:
     """Compute a hash of each band of MinHash values, [D, BANDS] uint32."""
     hashes, first = letters.ngrams(ngram)
     matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(
-        mix(hashes), first.astype(np.uint64), PERMUTATIONS, _SEED
+        mix(hashes), first.astype(np.uint64), BANDS * ROWS, _SEED
     )
     minima = np.array(matrix.to_rows(), dtype=np.uint64).reshape(-1, BANDS, ROWS)
     bands = np.zeros(minima.shape[:2], dtype=np.uint64)
@@ -150,4 +148,4 @@ def _nearest(db: duckdb.DuckDBPyConnection) -> Iterator[tuple[int, int]]:
 
 
 def _insert(db: duckdb.DuckDBPyConnection, table: str, later: np.ndarray, earlier: np.ndarray) -> None:
-    db.from_arrow(pa.table([later, earlier], schema=_RANKS)).insert_into(table)
+    db.from_arrow(pa.table([later, earlier], ["later", "earlier"])).insert_into(table)

@@ -21,8 +21,6 @@ from data.refresh.plan import Plan
 from data.refresh.scratch import copy_to, distinct
 from data.refresh.settings import advice_for
 
-_UNUSED = "anti join (from listed where stage is null) using (doc_id)"
-
 
 @dataclass(frozen=True, slots=True)
 class Division:
@@ -84,8 +82,8 @@ def _count_removed(db: duckdb.DuckDBPyConnection, plan: Plan) -> int:
     """Count documents that the current version has, and the next has not."""
     if not (index := current_index(plan)):
         return 0
-    query = f"select count(*) from {parquet([index])} {_UNUSED} where words is not null"
-    ((count,),) = db.execute(query).fetchall()
+    gone = f"{parquet([index])} anti join (from listed where stage is null) using (doc_id)"
+    ((count,),) = db.execute(f"select count(*) from {gone} where words is not null").fetchall()
     return count
 
 
