@@ -124,12 +124,10 @@ def _nearest(words: Sequence[str], vectors: np.ndarray, tokenizer: Tokenizer) ->
     # after a mark, as in a text: alone, SentencePiece would put a space before a word
     encoded = (tokenizer.encode(f"，{word}") for word in words)
     tokens = [ids[starts > 0] for ids, starts in encoded]
-    usable = [len(ids) > 0 and not (ids == tokenizer.unknown_id).any() for ids in tokens]
-    lengths = np.array([len(ids) if good else 0 for ids, good in zip(tokens, usable, strict=True)])
+    lengths = np.array([0 if tokenizer.unknown_id in ids else len(ids) for ids in tokens])
     spellings: dict[bytes, int] = {}
     ids_of = np.array([spellings.setdefault(ids.tobytes(), len(spellings)) for ids in tokens])
-    keys: list[np.ndarray] = []
-    stand_ins: list[np.ndarray] = []
+    pairs: list[tuple[int, int]] = []
     for length in np.unique(lengths[lengths > 0]):
         members = np.flatnonzero(lengths == length)
         for begin in range(0, len(members), _ROWS):
@@ -139,14 +137,13 @@ def _nearest(words: Sequence[str], vectors: np.ndarray, tokenizer: Tokenizer) ->
             cosines[ids_of[rows][:, None] == ids_of[members]] = -1
             best = cosines.argmax(axis=1)
             good = cosines[np.arange(len(rows)), best] >= LEAST_SIMILAR
-            for word, other in zip(rows[good].tolist(), members[best[good]].tolist(), strict=True):
-                ids = tokens[word]
-                keys.append(word_keys(ids, np.array([0]), np.array([len(ids)])))
-                stand_ins.append(tokens[other])
-    if not keys:
+            pairs += zip(rows[good].tolist(), members[best[good]].tolist(), strict=True)
+    if not pairs:
         return NO_WORDS
+    sizes = np.array([len(tokens[word]) for word, _ in pairs])
+    keys = word_keys(np.concatenate([tokens[word] for word, _ in pairs]), np.cumsum(sizes) - sizes, sizes)
     # of two words with the same tokens, the more frequent one counts
-    unique, first = np.unique(np.concatenate(keys), return_index=True)
-    chosen = [stand_ins[i] for i in first.tolist()]
+    unique, first = np.unique(keys, return_index=True)
+    chosen = [tokens[pairs[i][1]] for i in first.tolist()]
     offsets = np.cumsum([0, *map(len, chosen)])
     return SimilarWords(unique, offsets, np.concatenate(chosen))
