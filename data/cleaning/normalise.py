@@ -169,8 +169,7 @@ def _repeated(limit: int) -> re.Pattern[str]:
 
 def to_simplified(text: str) -> str:
     """Replace traditional characters and phrases by OpenCC's t2s."""
-    converted: str = _simplifier().convert(text)
-    return converted
+    return _simplifier().convert(text)
 
 
 @cache
