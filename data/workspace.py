@@ -21,13 +21,9 @@ def default_place() -> str:
     return os.environ.get("JIXU_WORKSPACE") or "workspace"
 
 
-def default_workspace() -> Path:
-    """Return the folder of `default_place`."""
-    return local_folder(default_place())
-
-
-def local_folder(place: str) -> Path:
-    """Return the folder itself, or the local copy of a URL such as s3://bucket/workspace."""
+def local_folder(place: Path | str | None = None) -> Path:
+    """Return a folder itself, or a URL's local copy (of s3://bucket/workspace); None: `default_place`'s."""
+    place = str(place or default_place())
     if "://" not in place:
         return Path(os.path.expanduser(place))
     url = place.rstrip("/")

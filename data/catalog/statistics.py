@@ -20,7 +20,7 @@ from data.catalog.versions import Version, never_trained_share, require_version,
 from data.errors import InputError
 from data.instances import LENGTH_BIN, MEND, count_row_groups, read_rows, read_shard
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
-from data.workspace import Workspace, default_place, local_folder
+from data.workspace import Workspace, local_folder
 
 if TYPE_CHECKING:
     from datasets import IterableDataset
@@ -411,4 +411,4 @@ class Statistics:
 
 def open_workspace(path: Path | str | None = None, newest: Mapping[str, int] | None = None) -> Statistics:
     """Open a workspace, or a URL's local copy, for reading; by default JIXU_WORKSPACE, or ./workspace."""
-    return Statistics(Workspace(local_folder(str(path or default_place())).resolve()), newest)
+    return Statistics(Workspace(local_folder(path).resolve()), newest)

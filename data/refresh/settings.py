@@ -31,7 +31,7 @@ from data.errors import InputError
 from data.options import Listed, OnOff, options, parse
 from data.sources import SourceRules, SourceSpec
 from data.storage import is_remote
-from data.workspace import check_name, default_workspace
+from data.workspace import check_name, local_folder
 
 ADVICE = {
     "no_text_field": "name the column or field of each row with the text, --reading.text-field NAME; "
@@ -88,7 +88,7 @@ class RefreshSettings:
     """Name of the corpus (语料名)."""
     source: Annotated[tuple[str | SourceSpec, ...], Listed] = ()
     """Raw text: files, folders, globs or URLs (原始文本)."""
-    workspace: Path = Field(default_factory=default_workspace)
+    workspace: Path = Field(default_factory=local_folder)
     """Folder for everything made (工作区)."""
     tokenizer: str | None = None
     """vocab.txt, spiece.model, folder, or name in the workspace (词表); by default the corpus's own, or the

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from data.errors import InputError
-from data.workspace import default_workspace
+from data.workspace import local_folder
 from flows.orchestration.command import set_up_prefect
 from flows.orchestration.servers import server_version
 
@@ -61,7 +61,7 @@ def automations(
         raise InputError(f"pretrain_after_drift={pretrain_after_drift}: it must be 1 or more")
     if not os.environ.get("PREFECT_API_URL"):
         raise InputError("no PREFECT_API_URL: automations are a server's; make serve prints its address")
-    set_up_prefect(default_workspace())
+    set_up_prefect(local_folder())
     server_version()  # refuses a server that cannot be used
     if webhook:
         replace_automation(report_failures(webhook))

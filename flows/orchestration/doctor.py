@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from data import catalog
 from data.cores import cores
 from data.errors import InputError
-from data.workspace import Workspace, check_room, default_place, local_folder
+from data.workspace import Workspace, check_room, local_folder
 from flows.orchestration.command import set_up_prefect
 from flows.orchestration.servers import served_at, server_version
 
@@ -54,7 +54,7 @@ def doctor(*, fix: bool = False, workspace: str | None = None) -> int:
         fix: Repair what can be repaired; nothing in use is removed.
         workspace: Folder or URL of the workspace.
     """
-    place = Workspace(local_folder(workspace or default_place()))
+    place = Workspace(local_folder(workspace))
     faults = 0
     checks = (check_versions(), check_devices(), check_workspace(place), check_server(place.root))
     for finding in chain.from_iterable(checks):
