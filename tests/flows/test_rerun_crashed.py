@@ -10,7 +10,7 @@ from flows.rerun_crashed import MOST_RERUNS, rerun_crashed
 
 
 @pytest.mark.slow
-def test_a_run_is_run_again_with_its_parameters_until_it_has_crashed_too_often(prefect_server):
+def test_a_run_is_run_again_with_its_parameters_until_it_has_crashed_too_often(prefect_server, monkeypatch):
     given = {"corpus": "茶", "steps": 4, "resume": "never"}
     with get_client(sync_client=True) as client:
         flow = client.create_flow_from_name("continued-pretraining")
@@ -39,6 +39,8 @@ def test_a_run_is_run_again_with_its_parameters_until_it_has_crashed_too_often(p
         state = rerun_crashed(run.id, return_state=True)
         assert state.is_failed() and state.message.endswith("4 runs like it in 6 hours: it is not run again")
         assert not others()
+        monkeypatch.setattr("flows.rerun_crashed.HOURS", 0)
+        assert rerun_crashed(run.id, return_state=True).is_completed()
         client.delete_deployment(deployment)
         commands = client.create_flow_run(rerun_crashed)
         gone = [(one, f"no run {one}, or its deployment was deleted") for one in (run.id, uuid4())]

@@ -4,6 +4,8 @@ import errno
 import logging
 from concurrent.futures.process import BrokenProcessPool
 
+from prefect.exceptions import CancelledRun
+
 from data.errors import InputError, disk_trouble
 from flows.orchestration.mistakes import drop_tracebacks, explain
 
@@ -28,7 +30,8 @@ def test_a_lost_worker_is_explained_and_a_bug_is_not():
 def test_an_explained_error_leaves_no_traceback_in_a_runs_log_and_a_bug_does(caplog):
     drop_tracebacks()
     logger = logging.getLogger("prefect.engine")
-    for error in (InputError("no such corpus"), OSError(errno.ENOSPC, "full"), KeyError("a bug")):
+    explained = (InputError("no such corpus"), OSError(errno.ENOSPC, "full"), CancelledRun())
+    for error in (*explained, KeyError("a bug")):
         try:
             raise error
         except Exception:

@@ -63,11 +63,11 @@ def test_a_commands_server_outlives_a_service_managers_sigterm_and_no_kill_of_it
     piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with psutil.Popen([sys.executable, "-c", OWN], env=os.environ | home, cwd=ROOT, **piped) as command:
         port = urlsplit(command.stdout.readline()).port
-        assert answer(port, "/api/health")[0] == 200
         assert answer(port, "/api/health", Origin="http://127.0.0.1:4200")[0] == 403
         (server,) = command.children()
         server.terminate()
         with pytest.raises(psutil.TimeoutExpired):
             server.wait(1)
+        assert answer(port, "/api/health")[0] == 200
         command.kill()
         server.wait(DEADLINE)
