@@ -29,8 +29,11 @@ from flows.fine_tune import fine_tune
 from flows.orchestration import (
     EndToEndOptions,
     ExperimentOptions,
+    RefreshOptions,
     Reported,
     TextOptions,
+    TokenizerOptions,
+    call,
     describe_report,
     gather_facts,
     job,
@@ -114,7 +117,7 @@ def make_corpus(
     """Refresh one of a run's corpora, and say at once what it holds and what was left out of it. Raises
     InputError if a single document is left.
     """
-    outcome = refresh_corpus(
+    given = RefreshOptions(
         corpus=name,
         source=tuple(sources),
         tokenizer=vocab,
@@ -126,6 +129,7 @@ def make_corpus(
         # the corpora are what is given now, whatever they were in another run
         gates=GateRules(max_lost_documents=1.0, max_unknown_share=text.max_unknown_share),
     )
+    outcome = call(refresh_corpus, given)
     say(describe_refresh(outcome))
     if outcome.result.documents < 2:
         raise InputError(f"{name} has one document; some are held out and not trained on: give it more")
@@ -159,7 +163,8 @@ def vocabulary(init: str, sources: Sequence[str], vocab_size: int, workspace: st
     name = f"end-to-end-{vocab_size}-{hashlib.sha256(json.dumps(places).encode()).hexdigest()[:8]}"
     # its last file: a killed run leaves a folder without it
     if not (Workspace(Path(workspace)).tokenizers / name / TOKENIZER_CONFIG).is_file():
-        train_tokenizer(source=tuple(sources), vocab_size=vocab_size, name=name, workspace=workspace)
+        shared = TokenizerOptions(source=tuple(sources), vocab_size=vocab_size, workspace=workspace)
+        call(train_tokenizer, replace(shared, name=name))
     return name
 
 

@@ -42,6 +42,7 @@ from flows.orchestration import (
     repeat_command,
     run_as_command,
     step,
+    without_credentials,
 )
 
 GENERAL = "general"
@@ -277,7 +278,7 @@ def _report(
         checksums=file_checksums(*(path for one in fields for path in (one.train, one.dev, one.test))),
         settings={
             "contrasts": contrasts,
-            "experiment": options,
+            "experiment": without_credentials(options),
             **{f"pretraining: {run.run_folder.name}": read_settings(run.run_folder) for run in first_runs},
         },
     )

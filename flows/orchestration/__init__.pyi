@@ -9,7 +9,9 @@ from .artifacts import publish_table as publish_table
 from .artifacts import repeat_command as repeat_command
 from .command import run as run
 from .command import run_as_command as run_as_command
+from .jobs import call as call
 from .jobs import job as job
+from .jobs import without_credentials as without_credentials
 from .lifecycle import read_all as read_all
 from .logs import is_deployed as is_deployed
 from .logs import log as log

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from data.errors import ConfigError, masked
-from data.options import faults, options_of, values_of
+from data.options import faults, options_of
 from data.publication import working_copy
 from data.refresh import load_recipe
 from data.terminal import EXIT_INTERRUPTED, make_app, run_named
@@ -110,23 +110,13 @@ def _run_in(name: str, chosen: Job) -> tuple[int, str]:
     if has_own and sys.stderr.isatty():
         print(f"{name}: starting Prefect's server, which ends with this command", file=sys.stderr)
     module = importlib.import_module(f"flows.{name.replace('-', '_')}")  # takes as long as the server's start
-    from flows.orchestration.jobs import handing_on
+    from flows.orchestration.jobs import call
 
     ready()
-    with handing_on(plan), heartbeats(None if has_own else HEARTBEAT_SECONDS):
-        outcome = getattr(module, name.replace("-", "_"))(**_recorded(chosen))
+    with heartbeats(None if has_own else HEARTBEAT_SECONDS):
+        outcome = call(getattr(module, name.replace("-", "_")), chosen, plan)
     status = EXIT_INTERRUPTED if getattr(outcome, "status", None) == "interrupted" else 0
     return status, module.describe(outcome)
-
-
-def _recorded(chosen: Job) -> dict[str, Any]:
-    """The parameters of a command's flow, which Prefect keeps: the plan has the sources' credentials."""
-    parameters = values_of(chosen)
-    if sources := parameters.get("source"):
-        parameters["source"] = tuple(
-            masked(one) if isinstance(one, str) else replace(one, path=masked(one.path)) for one in sources
-        )
-    return parameters
 
 
 def set_up_prefect(workspace: Path) -> None:

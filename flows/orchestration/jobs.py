@@ -7,8 +7,7 @@ A command plans before Prefect is imported and hands its plan on to the run.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
@@ -20,8 +19,10 @@ from prefect import flow, runtime
 from prefect.exceptions import CancelledRun
 from prefect.states import Cancelled, Completed, State
 from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.utilities.collections import visit_collection
 
-from data.options import options_of
+from data.errors import masked
+from data.options import options_of, values_of
 from data.publication import working_copy
 from flows.orchestration.lifecycle import ends_with_its_worker
 from flows.orchestration.logs import is_deployed, log
@@ -35,14 +36,23 @@ Outcome = TypeVar("Outcome")
 _plan: ContextVar[object | None] = ContextVar("plan", default=None)
 
 
-@contextmanager
-def handing_on(plan: object) -> Iterator[None]:
-    """Let the next run in the block use a plan that was made before it."""
-    token = _plan.set(plan)
+def call(run: Callable[..., Outcome], options: Job, plan: object = None) -> Outcome:
+    """Run a flow with the plan of its options. These are what Prefect keeps, so they have no credentials."""
+    flow: Any = run
+    token = _plan.set(PREPARE[flow.name](options) if plan is None else plan)
     try:
-        yield
+        return run(**without_credentials(options))
     finally:
         _plan.reset(token)
+
+
+def without_credentials(options: Job) -> dict[str, Any]:
+    """The values of options, with URLs as they may be shown and stored."""
+
+    def shown(one: object) -> object:
+        return masked(one) if isinstance(one, str) else one
+
+    return dict(visit_collection(values_of(options), shown, return_data=True))
 
 
 def job(

@@ -9,8 +9,8 @@ import pytest
 import flows
 from data.errors import InputError
 from data.workspace import check_room
-from flows.orchestration.command import _recorded, run, set_up_prefect
-from flows.orchestration.settings import RefreshOptions
+from flows.orchestration import EndToEndOptions, RefreshOptions, without_credentials
+from flows.orchestration.command import run, set_up_prefect
 from tests.commands import refused, run_here
 
 
@@ -76,8 +76,9 @@ def test_credentials_of_a_source_are_not_shown(tmp_path, monkeypatch, capsys):
     assert run("refresh-corpus", given) == 2
     assert os.environ["JIXU_COMMAND"].endswith(f" --workspace {tmp_path}")
     shown = capsys.readouterr().err + os.environ["JIXU_COMMAND"]
-    shown += str(_recorded(RefreshOptions(corpus="tea", source=[source, {"path": source}])))
-    assert shown.count("http://***@127.0.0.1:9/tea.jsonl?***") == 4
+    shown += str(without_credentials(RefreshOptions(corpus="tea", source=[source, {"path": source}])))
+    shown += str(without_credentials(EndToEndOptions(general=[source], domain=[source])))
+    assert shown.count("http://***@127.0.0.1:9/tea.jsonl?***") == 6
     assert "geheim" not in shown and "verraten" not in shown
 
 
