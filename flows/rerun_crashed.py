@@ -34,11 +34,8 @@ def rerun_crashed(run: UUID) -> State:
             return failed(InputError(f"the server has no run {run}, or its deployment was deleted"))
         crashes = count_crashes(client, crashed)
         if crashes > MOST_RERUNS:
-            return failed(
-                InputError(
-                    f"{crashed.name} crashed, as {crashes} runs like it in {HOURS} hours: it is not run again"
-                )
-            )
+            why = f"{crashed.name} crashed, as {crashes} runs like it in {HOURS} hours: it is not run again"
+            return failed(InputError(why))
         again = client.create_flow_run_from_deployment(
             crashed.deployment_id, parameters=resuming(crashed), idempotency_key=f"rerun-{run}"
         )

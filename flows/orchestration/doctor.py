@@ -215,8 +215,7 @@ def _check_planned_runs(
 ) -> Finding:
     planned = _first_run(client, deployment, "NEXT_SCHEDULED_START_TIME_ASC", "SCHEDULED")
     due = planned.next_scheduled_start_time if planned else None
-    times = [schedule.updated or schedule.created for schedule in deployment.schedules]
-    changed = max(time for time in times if time)
+    changed = max(one.updated or one.created or now for one in deployment.schedules)
     if due is None and now - changed > SCHEDULER_SECONDS:
         return bad(
             f"{name} has an active schedule, but the server plans no run of it: see server.log for "

@@ -126,10 +126,8 @@ def make_deployment(entry: dict[str, Any], served: Served) -> RunnerDeployment:
     before = served.get((deployment.flow_name, deployment.name))
     if before and before.version == deployment.version:
         deployment.parameters, deployment.paused = before.parameters, before.paused
-        kept = set(DeploymentScheduleCreate.model_fields)
-        deployment.schedules = [
-            DeploymentScheduleCreate(**one.model_dump(include=kept)) for one in before.schedules
-        ]
+        made = DeploymentScheduleCreate.model_validate
+        deployment.schedules = [made(one, from_attributes=True) for one in before.schedules]
     # so that a name that is no parameter's is refused, where its runs would crash
     schema = deployment._parameter_openapi_schema.model_dump(exclude_unset=True)
     closed = ClosedSchema(**schema, additionalProperties=False)

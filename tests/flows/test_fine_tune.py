@@ -95,6 +95,8 @@ def test_of_checkpoints_from_elsewhere_and_a_run_from_one_the_options_tell(place
     for trained in (after, place.model("third") / "checkpoint-1"):
         read = read_by(place, before, trained, domain="tea", general="general")
         assert read == [("general",), ("general", "tea")]
+    # of the run the catalog knows that it read tea, and not law
+    assert read_by(place, before, trained, domain="law", general="tea") == [("tea",), ("tea",)]
     assert read_by(replace(place, root=tmp_path), after, domain="tea") == [("tea",)]
 
 

@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
-from flows.lcqmc_experiment import draw_lines
+from flows.lcqmc_experiment import Deadline, draw_lines
 from tests.commands import complete, run_here, typed_as
 from tests.conftest import few_examples, few_texts, save_small_model
 from tests.corpora import NEW
@@ -18,6 +19,11 @@ def test_fewer_examples_are_among_more(tmp_path, write):
     few, more = (path.read_text("utf-8").splitlines() for path in drawn)
     assert few[0] == more[0] == lines[0] and len(few) == 11 and len(more) == 21
     assert set(few) < set(more) < set(lines) and more[1:] != lines[1:21]
+
+
+def test_work_that_would_end_too_late_by_the_longest_before_it_is_left_out():
+    deadline = Deadline(monotonic() + 60, longest=61)
+    assert deadline.run("more", dict) == [] and deadline.left_out == ["more"]
 
 
 @pytest.mark.slow

@@ -149,10 +149,11 @@ def test_a_run_is_trained_by_one_process_at_a_time(workspace, no_server):
     assert not ask(workspace, "from pretraining_runs where run = 'held'")
 
 
-def test_a_shard_that_is_not_as_committed_ends_a_training(workspace, tmp_path, no_server):
+@pytest.mark.parametrize("number", [0, 1], ids=["its corpus's", "of one mixed in"])
+def test_a_shard_that_is_not_as_committed_ends_a_training(workspace, tmp_path, no_server, number):
     shutil.copytree(workspace, tmp_path / "w")
-    made = plan(tmp_path / "w", run="spoilt", steps=500)
-    (shard,) = made.settings.shards
+    made = plan(tmp_path / "w", run="spoilt", steps=500, mix=["general:0.25"])
+    shard = (*made.settings.shards, *made.settings.mix[0].shards)[number]
     pq.write_table(pq.read_table(shard), shard, compression="gzip")  # what it holds is the same
     with pytest.raises(InputError, match="is not as it was committed: run jixu doctor --fix"):
         run_pretraining(made)
