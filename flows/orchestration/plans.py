@@ -331,7 +331,8 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
         raise InputError(f"{', '.join(missing)} missing: give them, or --demo for the samples")
     is_checkpoint = checkpoints.names_checkpoint(options.init)
     if not options.general and not is_checkpoint:
-        raise InputError("give --general text to train a base model on, or --init with a checkpoint folder")
+        what = f"--init {options.init} is no checkpoint"
+        raise InputError(f"{what}: give the folder of one, or --general text to train a base model on")
     _check_texts((*options.general, *options.domain), options.guard)
     finetuning.read_task(fine_tune_settings(judging_options(options, (options.init,))))
     ours = options.place.tokenizers

@@ -106,7 +106,7 @@ REFUSED = {
         ({"dev": "/no/such/dev.tsv"}, "no file /no/such/dev.tsv"),
         ({"test": __file__}, "test_plans.py"),
         ({"general": ["/no/such/text"]}, "source /no/such/text does not exist"),
-        ({"init": "tiny"}, "give --general text to train a base model on"),
+        ({"init": "nope"}, "--init nope is no checkpoint: give the folder of one, or --general"),
         ({"init": "huge", "general": [GENERAL]}, "no preset 'huge'"),
         ({"tokenizer": "HERE/other.txt"}, "is not the vocabulary of tiny-zh: leave"),
         ({"tokenizer": "HERE/none.txt", "general": [GENERAL], "init": "tiny"}, "none.txt"),
