@@ -116,7 +116,8 @@ def _settings(report: Report) -> dict[str, Mapping[str, str]]:
         for at, kind in enumerate(kinds)
     )
     settings = dict(zip(names, map(flat, report.settings.values()), strict=True))
-    return {**settings, "version": report.versions}
+    made = {one.corpus: f"version {one.version}, {str(one.shards_sha256)[:8]}" for one in report.corpora}
+    return {**settings, **({"corpus": made} if made else {}), "version": report.versions}
 
 
 def comparison_sections(runs: Runs) -> list[Section]:

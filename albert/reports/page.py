@@ -132,15 +132,17 @@ def _repeat_section(report: Report) -> Section:
 
 
 def flat(values: Mapping[str, JsonValue]) -> dict[str, str]:
-    """Settings as text, those of a group under dotted names.
+    """Settings as text, those of a group under dotted names; without the paths of shards, which are many.
 
-    >>> flat({"epochs": 3, "optimizer": {"warmup_share": 0.1}, "names": None})
-    {'epochs': '3', 'optimizer.warmup_share': '0.1', 'names': ''}
+    >>> flat({"shards": ["a"], "optimizer": {"warmup_share": 0.1}, "names": None, "mix": [{"name": "law"}]})
+    {'optimizer.warmup_share': '0.1', 'names': '', 'mix.1.name': 'law'}
     """
     flattened: dict[str, str] = {}
     for name, value in values.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            value = {str(number): one for number, one in enumerate(value, 1)}
         if isinstance(value, dict):
             flattened |= {f"{name}.{inner}": text for inner, text in flat(value).items()}
-        else:
-            flattened[name] = "" if value is None else str(value)
+        elif name != "shards":
+            flattened[name] = "" if value in (None, []) else str(value)
     return flattened

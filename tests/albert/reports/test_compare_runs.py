@@ -1,6 +1,7 @@
 """metrics.json: its schema, reading it back, and comparing runs by it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from albert.reports import read_report, report_schema, write_report
 from albert.reports.compare_runs import differing_table, fitting, metrics_table, read_runs
 from albert.reports.sections import Table
 from data.errors import InputError
-from tests.albert.report_samples import comparison, contamination, model, pretraining, report_of
+from tests.albert.report_samples import CORPUS, comparison, contamination, model, pretraining, report_of
 from tests.commands import refused, run_here
 
 
@@ -78,6 +79,13 @@ def test_settings_are_compared_among_runs_of_a_kind():
     arms = [{"arm: x": one, "arm: y": one, "sizes": {"tokens": 5}}, {"arm: x": one, "arm: y": two}]
     assert differing(*arms) == (("arm 2: rate", "1", "2"),)
     assert differing({"x": one}, {"x": one}, {"y": one}, {"y": two}) == (("y: rate", "–", "–", "1", "2"),)
+
+
+def test_versions_of_a_corpus_stand_for_the_paths_of_its_shards():
+    facts = [replace(CORPUS, version=number) for number in (2, 3)]
+    runs = [report_of(corpora=[one], settings={"x": {"shards": [str(one.version)]}}) for one in facts]
+    row = ("corpus: 茶", "version 2, efefefef", "version 3, efefefef")
+    assert differing_table(dict(zip("ab", runs, strict=True))).rows == (row,)
 
 
 @pytest.mark.parametrize("width, runs", [(200, 13), (80, 3), (10, 1)])
