@@ -103,7 +103,7 @@ def _of_pretraining(report: Report, folder: Path, licences: Mapping[str, str]) -
     recipe = {
         name: value
         for name, value in settings.items()
-        if value and name not in hidden and not value.startswith(("/", "["))
+        if value and name not in hidden and not value.startswith("/")
     }
     forgotten = held_out_table(result).to_markdown()
     if len(held_out_corpora(result.history)) < 2:

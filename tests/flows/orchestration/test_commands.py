@@ -128,7 +128,7 @@ def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server
     (checkpoint,) = workspace.glob("models/*/checkpoint-6")
     card = write_card(checkpoint, source_licences={"general": "cc0-1.0"}).read_text(encoding="utf-8")
     assert "| tea, version 1 |" in card and "| general, version 1 |" in card and "cc0-1.0" in card
-    assert "| running.accumulate | 1 |" in card  # as the run settled it
+    assert "| running.accumulate | 1 |" in card and "| mix.1.share | 0.2 |" in card  # as the run settled it
     assert "init_weights" not in card  # a checkpoint has weights
     asked = {"task": "topics", **few_examples(tmp_path), "seeds": "0,1", "model": [checkpoint, checkpoint]}
     asked |= {"optimizer": {"max_restarts": 0}, "epochs": 1, "learning_rate": 1e-4, "baselines": "no"}
