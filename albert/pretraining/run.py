@@ -183,7 +183,7 @@ class _Run:
 
     def _log_resuming(self) -> None:
         state, now = self.trainer.state, self.process.world_size
-        if not state.step:
+        if not state.history:
             return
         halved = f", at {state.rate_scale:g} of the learning rate" if state.rate_scale < 1 else ""
         if not self._is_over():

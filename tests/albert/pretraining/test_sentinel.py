@@ -101,7 +101,9 @@ def test_a_loss_of_nan_rolls_training_back(settings, monkeypatch, capsys):
     assert pretrain(settings).events == result.events
 
 
-def test_before_the_first_checkpoint_it_rolls_back_to_the_start_and_prepares_nothing(settings, monkeypatch):
+def test_before_the_first_checkpoint_it_rolls_back_to_the_start_and_prepares_nothing(
+    settings, monkeypatch, capsys
+):
     """Batches are padded for the graphs of the trainer, which has others afterwards."""
     ChangedLosses(monkeypatch, [2])
     is_rolling, prepared = threading.Event(), []
@@ -122,9 +124,17 @@ def test_before_the_first_checkpoint_it_rolls_back_to_the_start_and_prepares_not
     monkeypatch.setattr(Trainer, "prepare", slowly)
     monkeypatch.setattr(Trainer, "roll_back", rolled)
     saved = []
-    result = pretrain(settings, lambda state, folder, _: saved.append((folder.name, state.rollbacks)))
-    # a crash afterwards goes on from here, not from a checkpoint written while training diverged
-    assert saved[:3] == [("checkpoint-0", 0), ("checkpoint-0", 1), ("checkpoint-4", 1)]
+
+    def crash_once(state, folder, _):
+        saved.append((folder.name, state.rollbacks))
+        if len(saved) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(settings, crash_once)
+    result = pretrain(settings, crash_once)
+    assert saved[:4] == [("checkpoint-0", 0), *2 * [("checkpoint-0", 1)], ("checkpoint-4", 1)]
+    assert "resuming at step 0, at 0.5 of the learning rate" in capsys.readouterr().err
     (event,) = result.events
     assert "Back to step 0" in event.text and result.steps == 16
     assert [r["step"] for r in result.history if "mlm_loss" in r or not r["step"]] == list(range(17))
