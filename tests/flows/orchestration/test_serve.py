@@ -150,6 +150,9 @@ def test_a_deployment_with_a_mistake_is_named_and_not_served(prefect_server, cap
     every = {"schedules": [{"interval": 3600}], "concurrency_limit": 1}
     add_deployment(Runner(), every | {"name": "hourly", "entrypoint": sound["entrypoint"]}, {})
     assert not capsys.readouterr().out
+    with get_client(sync_client=True) as client:  # doctor would miss the runs of their schedules
+        for one in read_served().values():
+            client.delete_deployment(one.id)
 
 
 @pytest.fixture(scope="module")
