@@ -115,7 +115,7 @@ def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = Fals
         if name not in here or (here[name] != entry and not has_own)
     }
     last = missing.keys() & {workspace.catalog.name}
-    for names in (missing.keys() - last, last):
+    for names in (missing.keys() - last, () if has_own else last):  # a lost one is in the backup
         store.transfer(lambda name: _fetch(store, workspace, name, missing[name]), names)
     if has_own:
         return newest

@@ -182,6 +182,9 @@ def test_an_interrupted_publication_leaves_the_previous_one(url, one, two):
 def test_a_workspace_whose_catalog_is_lost_is_not_published(url, one, two):
     send(url, one)
     one.place.catalog.unlink()
+    one.place.report("").mkdir()
+    one.place.report("mine.html").touch()
+    get(url, one)  # not the published catalog, which does not know what is new here
     with pytest.raises(CatalogLost, match="is gone: jixu doctor --fix restores it"):
         send(url, one)
     assert get(url, two).number == 1 and two.place.catalog.is_file()
