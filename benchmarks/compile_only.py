@@ -141,7 +141,9 @@ def cases(fast: bool) -> Iterator[tuple[str, tuple[object, ...]]]:
         yield f"E={E} H={H} {layout} fp32", (embedding_launches, E, H, layout, torch.float32)
 
 
-def compile_all(architectures: tuple[int, ...], *, fast: bool = False, only: str = "") -> Iterator[Row]:
+def compile_all(
+    architectures: tuple[int, ...], *, fast: bool = False, only: str = "", disassembled: bool = True
+) -> Iterator[Row]:
     """Compile every distinct launch of the cases."""
     for architecture in architectures:
         seen = set()
@@ -152,7 +154,7 @@ def compile_all(architectures: tuple[int, ...], *, fast: bool = False, only: str
                 if launch in seen or only not in launch.name:
                     continue
                 seen.add(launch)
-                result = compile_for(launch, architecture)
+                result = compile_for(launch, architecture, disassembled=disassembled)
                 blocks = {n: v for n, v in launch.constants if n in ("TILE", "ROWS", "BLOCK", "WHOLE")}
                 words = [configuration, *(f"{name.lower()}={value}" for name, value in blocks.items())]
                 yield Row(

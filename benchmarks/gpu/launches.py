@@ -11,8 +11,9 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
 
@@ -32,7 +33,7 @@ POINTERS = {
 # bytes a block may have: CUDA programming guide, table of compute capabilities, less 1 KB the driver takes;
 # sm_80's is that of sm_86, sm_89 and sm_120, for which the sm_80 entries of the table are meant too
 SHARED_MEMORY = {80: 101376, 86: 101376, 90: 232448, 100: 232448, 120: 101376}
-_NVIDIA = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+_CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,8 @@ def record(architecture: int) -> Iterator[list[KernelLaunch]]:
         kernels.use("auto")
 
 
-def compile_for(launch: KernelLaunch, architecture: int) -> Compiled:
-    """Compile one launch for an architecture, ptxas included."""
+def compile_for(launch: KernelLaunch, architecture: int, *, disassembled: bool = True) -> Compiled:
+    """Compile one launch for an architecture, ptxas included; count its instructions if `disassembled`."""
     names = launch.kernel.arg_names
     source = ASTSource(
         fn=launch.kernel,
@@ -126,17 +127,19 @@ def compile_for(launch: KernelLaunch, architecture: int) -> Compiled:
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in launch.aligned},
     )
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
-    compiled = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
-    ptx = compiled.asm["ptx"]
-    log, sass = _assemble(ptx, architecture)
-    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", log)
+    log = StringIO()
+    # ptxas is heard only when it runs, which it does not for a kernel of Triton's cache
+    with patch.dict(os.environ, TRITON_DUMP_PTXAS_LOG="1", TRITON_ALWAYS_COMPILE="1"), redirect_stdout(log):
+        compiled = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+    ptx, sass = compiled.asm["ptx"], _disassemble(compiled.asm["cubin"]) if disassembled else ""
+    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", log.getvalue())
     ttir = compiled.asm["ttir"]
     dots = re.findall(r"tt\.dot .*-> tensor", ttir)
     return Compiled(
-        registers=max(map(int, re.findall(r"Used (\d+) registers", log))),
+        registers=max(map(int, re.findall(r"Used (\d+) registers", log.getvalue()))),
         spill_bytes=sum(map(int, spills)),
         shared_bytes=compiled.metadata.shared,
-        serialized=bool(re.search(r"wgmma.*serializ|serializ.*wgmma", log)),
+        serialized=bool(re.search(r"wgmma.*serializ|serializ.*wgmma", log.getvalue())),
         dots=any("16>" in re.sub(r"->.*", "", d) or "f16" in d or "bf16" in d for d in dots),
         tensor_cores=len(re.findall(r"wgmma\.mma_async|mma\.sync|tcgen05\.mma", ptx)),
         async_copies=len(re.findall(r"cp\.async\.c[ag]", ptx)),
@@ -152,17 +155,10 @@ def _longest_loop(sass: str) -> int:
     return max((int(at, 16) - int(to, 16) for at, to in leaps), default=0) // 16
 
 
-def _assemble(ptx: str, architecture: int) -> tuple[str, str]:
-    """Return the output of ptxas -v, and the machine's code."""
-    blackwell = _NVIDIA / "ptxas-blackwell"
-    ptxas = blackwell if architecture >= 90 and blackwell.exists() else _NVIDIA / "ptxas"
+def _disassemble(cubin: bytes) -> str:
+    """Return the machine's code as text."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.ptx"
-        path.write_text(ptx)
-        target = f"sm_{architecture}a" if architecture >= 90 else f"sm_{architecture}"
-        command = [str(ptxas), "-v", f"--gpu-name={target}", str(path), "-o", str(path.with_suffix(".cubin"))]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"ptxas: {done.stderr}")
-        code = [str(_NVIDIA / "cuobjdump"), "-sass", str(path.with_suffix(".cubin"))]
-        return done.stderr, subprocess.run(code, capture_output=True, text=True, check=True).stdout
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        code = [str(_CUOBJDUMP), "-sass", str(path)]
+        return subprocess.run(code, capture_output=True, text=True, check=True).stdout
