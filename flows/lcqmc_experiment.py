@@ -5,6 +5,7 @@ the text of each of two fields. Every arm is judged on the tasks of both fields,
 control. What an earlier run made is used again; what does not fit into the time is left out and named.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +21,7 @@ from albert.evaluation import Comparison
 from albert.evaluation import judge as judge_models
 from albert.pretraining import PretrainResult, RunningOptions, list_checkpoints, read_settings
 from albert.tasks import read_lines, suffix_of
-from data.files import write_text
+from data.files import sha256, write_text
 from data.options import values_of
 from flows.continued_pretraining import continued_pretraining
 from flows.end_to_end import finished, guard_files, make_corpus, read_texts, write_files, write_rows
@@ -219,10 +220,11 @@ def judge_remedies(one: FieldOptions, base: Arm, matched: Arm, options: Experime
 
 
 def average_of(sources: Sequence[Path | str], share: float | None, options: ExperimentOptions) -> Path:
-    """The mean of checkpoints, the last that of a run; one made before is used again."""
-    last = Path(sources[-1])
-    kind = "mean" if share is None else share
-    target = options.place.experiments / f"{last.parent.name}-{last.name}-{kind}"
+    """The mean of checkpoints, the last that of a run; one made of the same weights is used again."""
+    last, kind = Path(sources[-1]), "mean" if share is None else share
+    weights = "".join(sha256(path) for source in sources for path in find_source(source).files)
+    digest = hashlib.sha256(weights.encode()).hexdigest()[:8]
+    target = options.place.experiments / f"{last.parent.name}-{last.name}-{kind}-{digest}"
     if not target.is_dir():
         average_checkpoints(target.name, lambda: average(sources, target, weight=share))
     return target

@@ -3,12 +3,13 @@
 import json
 from pathlib import Path
 from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 
-from flows.lcqmc_experiment import Deadline, draw_lines
+from flows.lcqmc_experiment import Deadline, average_of, draw_lines
 from tests.commands import complete, run_here, typed_as
-from tests.conftest import few_examples, few_texts, save_small_model
+from tests.conftest import change_tensors, few_examples, few_texts, save_small_model
 from tests.corpora import NEW
 
 
@@ -24,6 +25,16 @@ def test_fewer_examples_are_among_more(tmp_path, write):
 def test_work_that_would_end_too_late_by_the_longest_before_it_is_left_out():
     deadline = Deadline(monotonic() + 60, longest=61)
     assert deadline.run("more", dict) == [] and deadline.left_out == ["more"]
+
+
+def test_an_average_is_made_anew_of_other_weights(tokenizer, tmp_path, monkeypatch):
+    run = save_small_model(tmp_path / "law-v1/checkpoint-2", tokenizer)
+    monkeypatch.setattr("flows.lcqmc_experiment.average_checkpoints", lambda name, work: work())
+    options = SimpleNamespace(place=SimpleNamespace(experiments=tmp_path / "experiments"))
+    first = average_of([run, run], 0.5, options)
+    assert average_of([run, run], 0.5, options) == first
+    change_tensors(run, lambda name, value: {name: value + 1})  # as where the run was trained again
+    assert average_of([run, run], 0.5, options) != first
 
 
 @pytest.mark.slow
