@@ -148,10 +148,10 @@ def _difference_cells(comparison: Comparison, difference: Difference | None) -> 
     if difference is None:
         return {}
     shown, p_value = gain(difference), difference.adjusted_p
-    return {
-        f"change of {metric_name(comparison.metric)}": Strong(shown) if difference.is_clear else shown,
-        "p": "< 0.001" if p_value is not None and p_value < 0.001 else decimal(p_value),
-    }
+    p_shown = "< 0.001" if p_value is not None and p_value < 0.001 else decimal(p_value)
+    if difference.is_clear:
+        shown, p_shown = Strong(shown), p_shown.replace("0.050", "< 0.05")
+    return {f"change of {metric_name(comparison.metric)}": shown, "p": p_shown}
 
 
 def evaluation_warnings(evaluations: Sequence[Comparison]) -> tuple[str, ...]:

@@ -112,6 +112,11 @@ def test_what_is_not_trained_has_no_rate():
 def test_near_certainty_is_shown_as_a_bound():
     cells = scores_table(comparison(BASE, model("sure", [0.95, 0.95, 0.96]))).rows[1][-2:]
     assert cells == ("+24.3 ± 5.9", "< 0.001") and isinstance(cells[0], Strong)
+    found = comparison(BASE, BETTER)
+    for p_value, expected in ((0.0497, "< 0.05"), (0.0503, "0.050")):  # bold, and not
+        close = replace(found, differences=(replace(found.differences[0], adjusted_p=p_value),))
+        *_, change, p_shown = scores_table(close).rows[1]
+        assert p_shown == expected and isinstance(change, Strong) == (p_value < 0.05)
 
 
 def test_a_single_seed_has_no_interval():
