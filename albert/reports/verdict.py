@@ -46,7 +46,9 @@ def _over(comparison: Comparison, model: ModelResult) -> str:
         return "without training"
     seeds, runs = counted(len(comparison.seeds), "seed"), len(model.checkpoints)
     if runs == 1:
-        return f"over {seeds}"
+        first = comparison.models[0]
+        recipe = f", against {len(first.checkpoints)} pretraining runs" if len(first.checkpoints) > 1 else ""
+        return f"over {seeds}{recipe}"
     of_seeds = f" of {seeds}" if any(seed.best_epoch for seed in model.seeds) else ""
     return f"by the recipe, over {runs} pretraining runs{of_seeds}"
 

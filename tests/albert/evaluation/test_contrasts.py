@@ -57,6 +57,7 @@ def test_runs_of_a_recipe_are_the_units_and_the_page_says_so():
     (difference,) = found.differences
     assert len(difference.values) == 3 and difference.values[0] == pytest.approx(0.0983, abs=1e-4)
     assert "by the recipe, over 3 pretraining runs of 3 seeds" in verdict(found)
+    assert "over 3 seeds, against 3 pretraining runs" in verdict(comparison(recipe, BETTER, seeds=(0, 1, 2)))
     untrained = comparison(*(with_seeds(one, best_epoch=0) for one in (BASE, recipe)))
     assert "of 3 seeds" not in verdict(untrained)
     assert "without training. 3 pretraining runs of recipe." in protocol(untrained)
