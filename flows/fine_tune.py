@@ -87,9 +87,8 @@ def compare(
     measured = []
     for model, runs, known in zip(result.models, models, facts, strict=True):
         candidate = runs.candidates[0]
-        # not on a corpus whose held-out texts it was trained on
-        reference = replace(corpora, domain=None) if known.has_read_held_out else corpora
-        work = partial(measure_model, model, candidate, workspace, reference, known.corpora)
+        read = known.corpora, known.has_read_held_out
+        work = partial(measure_model, model, candidate, workspace, corpora, *read)
         measured.append(measure(candidate.name, work))
     unsearched = dict.fromkeys(line for known in facts for line in known.unsearched)
     return replace(result, models=tuple(measured), notes=(*result.notes, *unsearched))

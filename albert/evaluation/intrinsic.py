@@ -31,6 +31,7 @@ class HeldOut:
 
     shards: tuple[Path, ...]
     share: float  # see `albert.batching.is_held_out`
+    is_read: bool = False  # the checkpoint was trained on them: it has no figure of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,16 @@ def measure_intrinsic(
         return Intrinsic()
     tokenizer, model = read.tokenizer(), read.build().to(default_device()).eval()
     has_order = not (read.report.lacks("sop.") or read.report.lacks("encoder.pooler."))
-    figures: dict[str, float] = {}
+    figures: dict[str, float | None] = {}
     outcomes = None
     for name, held_out in (("domain", domain), ("general", general)):
         if held_out and (measured := _held_out(model, held_out)):
             scores, outcomes = scores_of(*measured), outcomes_of(*measured) if name == "general" else None
-            figures |= {f"{name}_{one}": scores[one] for one in ("mlm_loss", "mlm_accuracy")}
-            if has_order and "sop_accuracy" in scores:
-                figures.setdefault("sop_accuracy", scores["sop_accuracy"])
+            # nor has it the order of other documents, which would stand beside that of these
+            told = dict.fromkeys(scores) if held_out.is_read else scores
+            figures |= {f"{name}_{one}": told[one] for one in ("mlm_loss", "mlm_accuracy")}
+            if has_order and "sop_accuracy" in told:
+                figures.setdefault("sop_accuracy", told["sop_accuracy"])
     right, words = _cloze(model, tokenizer, cloze)
     return Intrinsic(
         **figures,

@@ -52,10 +52,12 @@ def measure_model(
     workspace: Workspace,
     reference: CorporaOptions,
     corpora: Corpora,
+    has_read_held_out: bool,
 ) -> ModelResult:
     """Add the cost, the knowledge and the contamination of a model's first checkpoint to its scores.
 
-    `reference` are the corpora to measure it on, `corpora` those it was pretrained on.
+    `reference` are the corpora to measure it on, `corpora` those it was pretrained on, maybe on what the
+    corpus of the field holds out.
     """
     leaks = tuple(
         contamination(tuple(one.texts() for one in found.examples), workspace, corpus, split, version)
@@ -68,9 +70,9 @@ def measure_model(
         intrinsic = _intrinsic(
             candidate.path,
             candidate.checksum,
-            find_held_out(workspace, reference.domain, candidate.path),
+            find_held_out(workspace, reference.domain, candidate.path, is_read=has_read_held_out),
             find_held_out(workspace, reference.general, candidate.path),
-            find_cloze(workspace, reference.domain) if reference.domain else (),
+            find_cloze(workspace, reference.domain) if reference.domain and not has_read_held_out else (),
         )
     return replace(model, cost=measure_cost(candidate), contamination=leaks, intrinsic=intrinsic)
 
@@ -156,7 +158,9 @@ def _leak(rows: Rows, workspace: Workspace, corpus: str, version: int) -> Leak:
         return find_leak(cleaned, statistics.texts(corpus, version), recipe["guard"].get("share", 0.0))
 
 
-def find_held_out(workspace: Workspace, corpus: str | None, checkpoint: Path) -> HeldOut | None:
+def find_held_out(
+    workspace: Workspace, corpus: str | None, checkpoint: Path, *, is_read: bool = False
+) -> HeldOut | None:
     """Find the shards and the held-out share of a corpus; None if a checkpoint's ids mean other words."""
     if corpus is None:
         return None
@@ -165,7 +169,7 @@ def find_held_out(workspace: Workspace, corpus: str | None, checkpoint: Path) ->
         shards = version_shards(db, version)
     if not _same_words(workspace, version.tokenizer, checkpoint):
         return None
-    return HeldOut(tuple(workspace.root / shard.path for shard in shards), version.held_out_share)
+    return HeldOut(tuple(workspace.root / shard.path for shard in shards), version.held_out_share, is_read)
 
 
 def _same_words(workspace: Workspace, tokenizer: str, checkpoint: Path) -> bool:

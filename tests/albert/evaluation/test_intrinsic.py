@@ -91,6 +91,9 @@ def test_figures_are_of_every_masked_token_of_the_held_out_documents_alone(corpu
     assert measure_intrinsic(tmp_path / "m", domain=None, general=corpus).sop_accuracy == found.sop_accuracy
     other = measure_intrinsic(tmp_path / "m", domain=replace(corpus, share=0.9), general=corpus)
     assert other.domain_mlm_loss != found.domain_mlm_loss == other.general_mlm_loss
+    # not the order of other documents beside that of those which other checkpoints have not read
+    read = measure_intrinsic(tmp_path / "m", domain=replace(corpus, is_read=True), general=corpus)
+    assert read == replace(other, domain_mlm_loss=None, domain_mlm_accuracy=None, sop_accuracy=None)
     predicted, masked, _ = unpack(other.general_outcomes)[0].sum(0)
     assert (predicted, masked) == (torch.cat(right).sum(), len(torch.cat(right)))
 
