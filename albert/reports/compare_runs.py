@@ -27,6 +27,7 @@ from data.files import write_text
 
 Runs = Mapping[str, Report]  # by a name that is unique in the comparison
 _PREFIX = "comparison-"  # of a page's folder
+_CHECKSUM = "sha256"
 _WIDEST = 30  # characters of a column on the console before its cells are wrapped
 
 
@@ -94,12 +95,13 @@ def _training_figures(report: Report) -> dict[str, str]:
 
 
 def differing_table(runs: Runs) -> Table:
-    """Settings and versions that differ between runs."""
+    """Settings and versions that differ between runs, and files and weights of one name."""
     by_run, rows = [_settings(report) for report in runs.values()], []
     for part in dict.fromkeys(part for settings in by_run for part in settings):
         having = [settings[part] for settings in by_run if part in settings]
         for name in dict.fromkeys(name for settings in having for name in settings):
-            if len({settings.get(name, MISSING) for settings in having}) > 1:
+            found = {settings.get(name, MISSING) for settings in having}
+            if len(found - {MISSING} if part == _CHECKSUM else found) > 1:
                 values = (settings.get(part, {}).get(name, MISSING) for settings in by_run)
                 rows.append((f"{part}: {name}", *values))
     caption = (
@@ -117,7 +119,8 @@ def _settings(report: Report) -> dict[str, Mapping[str, str]]:
     )
     settings = dict(zip(names, map(flat, report.settings.values()), strict=True))
     made = {one.corpus: f"version {one.version}, {str(one.shards_sha256)[:8]}" for one in report.corpora}
-    return {**settings, **({"corpus": made} if made else {}), "version": report.versions}
+    sums = {name: digest[:8] for name, digest in report.checksums.items()}
+    return {**settings, **({"corpus": made} if made else {}), "version": report.versions, _CHECKSUM: sums}
 
 
 def comparison_sections(runs: Runs) -> list[Section]:

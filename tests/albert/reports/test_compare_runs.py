@@ -88,6 +88,12 @@ def test_versions_of_a_corpus_stand_for_the_paths_of_its_shards():
     assert differing_table(dict(zip("ab", runs, strict=True))).rows == (row,)
 
 
+def test_a_test_file_that_was_changed_between_runs_is_named():
+    files = ({"test.tsv": "ab" * 32, "a.tsv": "0" * 64}, {"test.tsv": "cd" * 32}, {})
+    runs = dict(zip("abc", (report_of(checksums=one) for one in files), strict=True))
+    assert differing_table(runs).rows == (("sha256: test.tsv", "abababab", "cdcdcdcd", "–"),)
+
+
 @pytest.mark.parametrize("width, runs", [(200, 13), (80, 3), (10, 1)])
 def test_a_table_of_many_runs_is_divided_to_fit_the_console(width, runs):
     names = tuple(f"run-{n:02}" for n in range(14))
