@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+from scipy.sparse import issparse
 
 from albert.evaluation.records import Calibration, CalibrationBin
 from albert.tasks import ChoiceExample, Kind, Split, TaskData, entities_of, label_table
@@ -139,15 +140,17 @@ def retrieval_statistics(states: np.ndarray, second: Sequence[str], is_query: np
     """Statistics [n, 2] of the mean reciprocal rank (Voorhees 1999): each first sentence ranks the second
     sentences of all examples, and the reciprocal of its own one's rank counts.
 
-    `states` [n, 2, H], of unit length; `second` are the n second sentences, equal texts being one candidate;
-    `is_query` [n] selects the first sentences. Ties get their mean rank, so equal states find nothing.
+    `states` [2n, H], of unit length, maybe sparse, are those of both sentences in turn; `second` are the n
+    second sentences, equal texts being one candidate; `is_query` [n] selects the first sentences. Ties get
+    their mean rank, so equal states find nothing.
     """
     _, first, own = np.unique(np.asarray(second), return_index=True, return_inverse=True)
-    candidates = states[first, 1]
+    candidates = states[2 * first + 1]
     reciprocal = np.zeros(len(second))
     queries = np.flatnonzero(is_query)
     for block in np.array_split(queries, range(_QUERIES, len(queries), _QUERIES)):
-        similarity = states[block, 0] @ candidates.T
+        similarity = states[2 * block] @ candidates.T
+        similarity = similarity.toarray() if issparse(similarity) else similarity
         mine = similarity[np.arange(len(block)), own[block], None]
         above = (similarity > mine + _TIE).sum(1)
         tied = (np.abs(similarity - mine) <= _TIE).sum(1)  # including its own

@@ -17,7 +17,7 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix, hstack
+from scipy.sparse import csr_array, csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
@@ -28,7 +28,6 @@ from albert.tasks import Kind, SpanExample
 
 RANDOM_WEIGHTS = "random weights"
 _STRENGTHS = (1, 10, 100)  # inverse regularization to choose from on dev
-_STATES = 2048  # most columns of a sentence's vector, where vectors are dense
 _COSINE = "cosine of character TF-IDF"
 _RUN = re.compile(r"\w+")
 _SENTENCE = re.compile(r"[^。！？!?\n]+")
@@ -79,8 +78,8 @@ def _numbers(candidate: Candidate) -> Rules:
 
 def _similarities(candidate: Candidate) -> Rules:
     """TF-IDF vectors, which the learner compares itself; without training texts, of those of dev."""
-    vectorizer = _vectorizer(_texts(candidate, next(iter(candidate.data.splits))), _STATES)
-    yield _COSINE, lambda split: vectorizer.transform(_texts(candidate, split)).toarray()
+    vectorizer = _vectorizer(_texts(candidate, next(iter(candidate.data.splits))))
+    yield _COSINE, lambda split: csr_array(vectorizer.transform(_texts(candidate, split)))
 
 
 def _best(candidate: Candidate, scores: Iterable[Score]) -> Score:
@@ -123,9 +122,8 @@ def _fitted(classifier: LogisticRegression, candidate: Candidate, features: Feat
     return score
 
 
-def _vectorizer(texts: Sequence[str], most: int | None = None) -> TfidfVectorizer:
-    vectorizer = TfidfVectorizer(analyzer="char", ngram_range=(1, 2), sublinear_tf=True, max_features=most)
-    return vectorizer.fit(texts)
+def _vectorizer(texts: Sequence[str]) -> TfidfVectorizer:
+    return TfidfVectorizer(analyzer="char", ngram_range=(1, 2), sublinear_tf=True).fit(texts)
 
 
 def _jaccard(candidate: Candidate, split: str) -> csr_matrix:

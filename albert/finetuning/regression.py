@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -84,10 +85,11 @@ class Similarity:
         raise AssertionError("nothing is trained")
 
     def predict(self, scores: np.ndarray, examples: Sequence[Example], encoded: Encoded) -> Predictions:
-        unit = scores / np.maximum(np.linalg.norm(scores, axis=-1, keepdims=True), 1e-12)
-        pairs, gold = unit.reshape(len(examples), 2, -1), encoded.targets
-        predicted = _predictions((pairs[:, 0] * pairs[:, 1]).sum(-1), gold)
+        unit, gold = scores, encoded.targets
+        if not issparse(scores):  # TF-IDF vectors have unit length
+            unit = scores / np.maximum(np.linalg.norm(scores, axis=-1, keepdims=True), 1e-12)
+        predicted = _predictions((unit[::2] * unit[1::2]).sum(-1), gold)
         # only the pairs that are labelled most similar should find each other
         second = [one.pair or "" for one in examples]
-        ranks = retrieval_statistics(pairs, second, gold == gold.max())
+        ranks = retrieval_statistics(unit, second, gold == gold.max())
         return replace(predicted, statistics={**predicted.statistics, "mrr": ranks})

@@ -67,6 +67,11 @@ def test_pairs_with_the_same_letters_are_alike(tmp_path, model_folder):
     same = table(tmp_path / "s.tsv", "sentence1 sentence2 score", [("香", "香", n) for _, _, n in pairs])
     ((_, run),) = rule_runs(prepared(settings_of("stsb-probe", same, model_folder)))
     assert run.dev_score == 0 and not run.result.left_chance
+    # rare characters that both have tell more than usual ones, however many there are
+    rare = ["".join(chr(0x4E00 + 4 * n + m) for m in range(4)) for n in range(2000)]
+    pairs = [(filler(rng) + a, filler(rng) + rare[n % 2 * n][::-1], n % 2) for n, a in enumerate(rare)]
+    path = table(tmp_path / "many.tsv", "sentence1 sentence2 score", pairs)
+    assert scores_of("stsb-probe", path, model_folder)["cosine of character TF-IDF"] > 0.8
 
 
 TAGS = "香 山 采 茶\tB-LOC I-LOC O O\n山 水 香 茶\tO O O O\n热 香 山 水\tO B-LOC I-LOC O\n"

@@ -71,7 +71,7 @@ def test_retrieval_ranks_each_pairs_own_sentence(values):
     states /= np.linalg.norm(states, axis=-1, keepdims=True)
     states[300:, 1] = states[:300, 1]  # a text that occurs twice is one candidate
     is_query = rng.random(600) < 0.9
-    found = retrieval_statistics(states, [str(n % 300) for n in range(600)], is_query)
+    found = retrieval_statistics(states.reshape(1200, 4), [str(n % 300) for n in range(600)], is_query)
     likeness = np.round(states[:, 0] @ states[:300, 1].T, 6)
     ranks = rankdata(-likeness, axis=1)[np.arange(600), np.arange(600) % 300]  # ties get their mean rank
     np.testing.assert_allclose(found, np.stack([is_query / ranks, is_query], axis=1))
