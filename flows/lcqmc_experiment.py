@@ -102,9 +102,9 @@ def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> Report
     names = (GENERAL, options.first.name, options.second.name)
     runs: list[list[PretrainResult]] = []  # of each seed, in the order of the names
     for seed in options.pretraining_seeds:
-        # a seed at a time: every arm has as many
-        work = partial(pretrain_arms, names, seed, options)
-        runs += pretraining.run(f"pretraining with seed {seed}", work)
+        # a seed at a time: every arm has as many runs, all of as many tokens
+        arms_of_seed = (pretrain(name, options.init, options.scale, seed, options) for name in names)
+        runs += pretraining.run(f"pretraining with seed {seed}", partial(list, arms_of_seed))
     arms = [arm_of(name, of_name, [name]) for name, *of_name in zip(names, *runs, strict=True)]
     comparisons = judge_all(arms, options, judging) if runs else []
     left_out = [f"Left out for lack of time: {what}." for what in pretraining.left_out + judging.left_out]
@@ -143,11 +143,6 @@ def draw_lines(path: str, most: int, target: Path) -> str:
     drawn = target.with_name(f"{target.name}-{most}{suffix_of(Path(path))}")
     write_text(drawn, "\n".join([first, *others[:most]]) + "\n")
     return str(drawn)
-
-
-def pretrain_arms(names: Sequence[str], seed: int, options: ExperimentOptions) -> list[PretrainResult]:
-    """A run on each corpus, all of as many tokens."""
-    return [pretrain(name, options.init, options.scale, seed, options) for name in names]
 
 
 def pretrain(corpus: str, init: str, scale: float, seed: int, options: ExperimentOptions) -> PretrainResult:

@@ -164,10 +164,8 @@ def _spans(candidate: Candidate) -> Rules:
 
 def _answer(example: SpanExample) -> tuple[int, int]:
     """Return where the answer begins and ends."""
-    sentences = _SENTENCE.finditer(example.passage)
-    best = max(sentences, key=lambda one: _overlap(example.question, one.group()), default=None)
-    if best is None:
-        return 0, 0
+    sentences = [*_SENTENCE.finditer(example.passage)] or [*re.finditer("^", example.passage)]
+    best = max(sentences, key=lambda one: _overlap(example.question, one.group()))
     question, text = _bigrams(example.question), best.group()
     rest = "".join(
         " " if text[at : at + 2] in question or text[max(at - 1, 0) : at + 1] in question else letter

@@ -27,7 +27,6 @@ from data.files import write_text
 
 Runs = Mapping[str, Report]  # by a name that is unique in the comparison
 _PREFIX = "comparison-"  # of a page's folder
-_CHECKSUM = "sha256"
 _WIDEST = 30  # characters of a column on the console before its cells are wrapped
 
 
@@ -101,7 +100,7 @@ def differing_table(runs: Runs) -> Table:
         having = [settings[part] for settings in by_run if part in settings]
         for name in dict.fromkeys(name for settings in having for name in settings):
             found = {settings.get(name, MISSING) for settings in having}
-            if len(found - {MISSING} if part == _CHECKSUM else found) > 1:
+            if len(found - {MISSING} if part == "sha256" else found) > 1:
                 values = (settings.get(part, {}).get(name, MISSING) for settings in by_run)
                 rows.append((f"{part}: {name}", *values))
     caption = (
@@ -120,7 +119,7 @@ def _settings(report: Report) -> dict[str, Mapping[str, str]]:
     settings = dict(zip(names, map(flat, report.settings.values()), strict=True))
     made = {one.corpus: f"version {one.version}, {str(one.shards_sha256)[:8]}" for one in report.corpora}
     sums = {name: digest[:8] for name, digest in report.checksums.items()}
-    return {**settings, **({"corpus": made} if made else {}), "version": report.versions, _CHECKSUM: sums}
+    return {**settings, **({"corpus": made} if made else {}), "version": report.versions, "sha256": sums}
 
 
 def comparison_sections(runs: Runs) -> list[Section]:

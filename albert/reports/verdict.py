@@ -44,11 +44,10 @@ def _over(comparison: Comparison, model: ModelResult) -> str:
     """Say what the difference varies over; only several pretraining runs speak of their recipe."""
     if model.is_fixed:
         return "without training"
-    seeds, runs = counted(len(comparison.seeds), "seed"), len(model.checkpoints)
+    seeds = counted(len(comparison.seeds), "seed")
+    theirs, runs = (len(one.checkpoints) for one in (comparison.models[0], model))
     if runs == 1:
-        first = comparison.models[0]
-        recipe = f", against {len(first.checkpoints)} pretraining runs" if len(first.checkpoints) > 1 else ""
-        return f"over {seeds}{recipe}"
+        return f"over {seeds}" + (f", against {theirs} pretraining runs" if theirs > 1 else "")
     of_seeds = f" of {seeds}" if any(seed.best_epoch for seed in model.seeds) else ""
     return f"by the recipe, over {runs} pretraining runs{of_seeds}"
 
