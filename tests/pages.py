@@ -24,9 +24,7 @@ def blocks(page, language):
 
 
 def follow(folder, server):
-    """Run every command of the pages as it stands, in a folder that has the samples; `server` is what the
-    environment says of one. Commands of jixu run in this process.
-    """
+    """Run the pages' commands in a folder with the samples, jixu's in this process; `server`: variables."""
     (folder / "data").symlink_to(ROOT / "data")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     variables = {**server, "PYTHONPATH": str(ROOT), "PATH": path}

@@ -50,9 +50,15 @@ def test_rivals_take_turns_and_slow_ones_drop_out():
     assert rates["own"].times(rates["fast"])[0] < 1 and rates["own"].times_by_processor(rates["fast"]) < 1
 
 
-def test_times_are_of_the_same_round():
+def test_times_are_of_the_same_round_and_a_goal_is_decided_by_the_interval_of_the_pairs():
     ours, theirs = Rates((10.0, 1.0, 6.0), (4.0, 4.0, 4.0)), Rates((5.0, 1.0, 2.0), (2.0, 1.0, 4.0))
     assert ours.times(theirs) == (2.0, 1.0, 3.0) and ours.times_by_processor(theirs) == 2.0
+    rows = {"plain": [{"seconds": 100.0}] * 6, "flow": [{"seconds": 100.0 + n} for n in (1, 3, 2, 2, 1, 3)]}
+    low, mean, high = in_pairs(rows, lambda flow, plain: flow / plain - 1)
+    # 2 +- 2.571 * sqrt(0.8 / 6), Student's t of 5 degrees of freedom from a table
+    assert [100 * value for value in (low, mean, high)] == pytest.approx([1.0613, 2.0, 2.9387], abs=1e-4)
+    judged = [judge(*of) for of in ((low, mean, high), (0.031, 0.04, 0.05), (0.01, 0.02, 0.04))]
+    assert judged == ["met", "missed", "not decided"]
 
 
 def test_fine_tuning_and_trainer_run_on_the_same_examples(capsys, tmp_path, monkeypatch):
@@ -85,12 +91,3 @@ def test_what_a_refresh_makes_of_a_text_is_a_row(capsys, samples, tmp_path, monk
 def test_a_result_names_its_sources_without_their_place(tmp_path):
     assert source_names([f"{tmp_path}/raw/", "s3://bucket/laws.jsonl.gz"]) == ["raw", "laws.jsonl.gz"]
     assert source_names([]) == ["general.txt", "tea.jsonl"]
-
-
-def test_a_goal_is_decided_by_the_interval_of_the_pairs():
-    rows = {"plain": [{"seconds": 100.0}] * 6, "flow": [{"seconds": 100.0 + n} for n in (1, 3, 2, 2, 1, 3)]}
-    low, mean, high = in_pairs(rows, lambda flow, plain: flow / plain - 1)
-    # 2 +- 2.571 * sqrt(0.8 / 6), Student's t of 5 degrees of freedom from a table
-    assert [100 * value for value in (low, mean, high)] == pytest.approx([1.0613, 2.0, 2.9387], abs=1e-4)
-    judged = [judge(*of) for of in ((low, mean, high), (0.031, 0.04, 0.05), (0.01, 0.02, 0.04))]
-    assert judged == ["met", "missed", "not decided"]

@@ -158,13 +158,10 @@ def test_the_program_gives_every_message_of_troubleshooting():
     assert not [message for message in quoted if message not in given]
 
 
-def test_the_page_of_options_is_up_to_date(write):
+def test_the_page_of_options_and_tables_of_sizes_and_times_are_up_to_date(write):
     assert page() == (DOCS / "options.md").read_text(encoding="utf-8")
     ((_, recipe),) = blocks("options.md", "yaml")
     assert load_recipe(write("recipe.yaml", recipe))["quality"] == QualityRules()
-
-
-def test_sizes_and_times_are_what_the_benchmarks_give():
     assert table() in TEXTS["scale.md"]
     assert training_table() in TEXTS["quickstart.md"]
 

@@ -4,7 +4,6 @@ A room is a folder of `flows`, `albert` or `data`; its face is `__init__.py`; `_
 """
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
@@ -69,12 +68,15 @@ def room_of(module: str) -> str:
     return room if package != "kernels" and MODULES.get(room, Path()).name == "__init__.py" else module
 
 
-def imports(path: Path) -> Iterator[Import]:
+@cache
+def imports(path: Path) -> list[Import]:
+    found: list[Import] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (Import(path, node.lineno, alias.name, None) for alias in node.names)
+            found += (Import(path, node.lineno, alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield from (Import(path, node.lineno, node.module, alias.name) for alias in node.names)
+            found += (Import(path, node.lineno, node.module, alias.name) for alias in node.names)
+    return found
 
 
 @cache
@@ -106,18 +108,21 @@ def graph() -> dict[str, set[str]]:
     return found
 
 
-def test_packages_import_what_they_may():
+def test_packages_import_what_they_may_and_from_outside_a_room_only_its_face():
     wrong = []
     for module, path in MODULES.items():
         package = path.relative_to(ROOT).parts[0]
         for one in imports(path):
             top = one.module.partition(".")[0]
-            if (module, top) in ALLOWED:
-                continue
-            if top in NEVER[package] or (top in OURS and top not in MAY_IMPORT[package]):
+            is_wrong = top in NEVER[package] or (top in OURS and top not in MAY_IMPORT[package])
+            if is_wrong and (module, top) not in ALLOWED:
                 wrong.append(str(one))
             part = (target(one) or "").split(".")
             if package == "albert" and part[0] == "data" and len(part) > 1 and part[1] not in ALBERT_TAKES:
+                wrong.append(str(one))
+            inner = f"{one.module}.{one.name}" if f"{one.module}.{one.name}" in MODULES else one.module
+            room = room_of(inner)
+            if inner not in (room, module) and room_of(module) != room:
                 wrong.append(str(one))
     assert not wrong, "\n".join(wrong)
 
@@ -131,27 +136,13 @@ def test_what_benchmarks_import_is_there():
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_files_import_each_other_in_a_circle():
-    TopologicalSorter(graph()).prepare()
-
-
-def test_no_rooms_import_each_other_in_a_circle():
-    arrows: dict[str, set[str]] = {}
-    for module, others in graph().items():
+def test_no_files_nor_rooms_import_each_other_in_a_circle():
+    files, arrows = graph(), dict[str, set[str]]()
+    TopologicalSorter(files).prepare()
+    for module, others in files.items():
         if MODULES[module].name != "__init__.py":
             arrows.setdefault(room_of(module), set()).update(map(room_of, others))
     TopologicalSorter({room: others - {room} for room, others in arrows.items()}).prepare()
-
-
-def test_from_outside_a_room_only_its_face_is_imported():
-    wrong = []
-    for module, path in MODULES.items():
-        for one in imports(path):
-            inner = f"{one.module}.{one.name}" if f"{one.module}.{one.name}" in MODULES else one.module
-            room = room_of(inner)
-            if inner not in (room, module) and room_of(module) != room:
-                wrong.append(str(one))
-    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(
@@ -178,36 +169,20 @@ def test_no_stem_stands_twice_in_a_package(package):
     assert not twice
 
 
-def test_model_and_kernels_import_without_orchestrator_database_and_segmenter():
+def test_model_and_kernels_import_without_orchestrator_database_segmenter_and_triton():
     modules = ", ".join(m for m in MODULES if m.startswith(("albert", "kernels")) and "__main__" not in m)
-    code = f"import sys; sys.modules.update(dict.fromkeys(('prefect', 'duckdb', 'jieba'))); import {modules}"
+    absent = ("prefect", "duckdb", "jieba", "triton")
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import pytest, {modules}\n"
+    code += "with pytest.raises(kernels.KernelError, match='not installed'): kernels.use('triton')"
     output_of("-c", code)
 
 
-def test_packages_import_where_triton_is_not_installed():
-    code = (
-        "import importlib.util as u, sys; real = u.find_spec;"
-        "u.find_spec = lambda name, *a: None if name == 'triton' else real(name, *a);"
-        "import kernels, albert; assert 'triton' not in sys.modules or sys.modules['triton'] is None;"
-        "import pytest\n"
-        "with pytest.raises(kernels.KernelError, match='not installed'): kernels.use('triton')"
-    )
-    output_of("-c", code)
-
-
-SLOW = {"torch", "prefect", "duckdb", "jieba", "numpy", "pyarrow"}
-
-
-@pytest.mark.parametrize(
-    ("module", "slow"),
-    [
-        ("flows.orchestration.settings", SLOW),
-        ("flows.orchestration.doctor", SLOW),
-        ("albert.__main__", SLOW),
-        ("flows.orchestration.plans", {"torch", "prefect", "jieba"}),
-    ],
-)
-def test_help_and_plans_load_nothing_that_takes_long(module, slow):
+def test_help_and_plans_load_nothing_that_takes_long():
     """So `--help` and a refusal answer at once."""
-    code = f"import sys, {module}; slow = {slow} & set(sys.modules); assert not slow, slow"
+    of_help = ("flows.orchestration.settings", "flows.orchestration.doctor", "albert.__main__")
+    of_plans = {"torch", "prefect", "jieba"}
+    code = "import sys\n"
+    for module in (*of_help, "flows.orchestration.plans"):
+        slow = of_plans | ({"duckdb", "numpy", "pyarrow"} if module in of_help else set())
+        code += f"import {module}; slow = {slow} & set(sys.modules); assert not slow, ({module!r}, slow)\n"
     output_of("-c", code)

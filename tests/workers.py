@@ -1,6 +1,4 @@
-"""Worker processes that begin with their imports done: forks of a server that has them, and saves up to three
-seconds each. Otherwise each is as new. Commands spawn theirs.
-"""
+"""Worker processes as new but for their imports: forks of a server that has them, 3 seconds sooner each."""
 
 import os
 from multiprocessing.context import ForkServerContext, ForkServerProcess

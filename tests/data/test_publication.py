@@ -179,17 +179,6 @@ def test_an_interrupted_publication_leaves_the_previous_one(url, one, two):
     assert instances(two) == instances(one)
 
 
-def test_a_workspace_whose_catalog_is_lost_is_not_published(url, one, two):
-    send(url, one)
-    one.place.catalog.unlink()
-    one.place.report("").mkdir()
-    one.place.report("mine.html").touch()
-    get(url, one)  # not the published catalog, which does not know what is new here
-    with pytest.raises(CatalogLost, match="is gone: jixu doctor --fix restores it"):
-        send(url, one)
-    assert get(url, two).number == 1 and two.place.catalog.is_file()
-
-
 def test_a_workspace_without_a_corpus_is_published_but_for_its_locks_and_work(url, tea, two, vocabulary_file):
     lasting = ("backup", "documents", "evaluations", "lexicons", "models", "reports", "shards", "tokenizers")
     for name in (*lasting, "experiments", "locks"):
@@ -226,9 +215,15 @@ def test_files_that_no_manifest_lists_are_removed(url, one, two):
     assert instances(two) == instances(one)
 
 
-def test_a_copy_outlives_the_loss_of_what_was_published_and_publishes_it_again(url, one, two):
+def test_what_is_lost_here_is_not_published_and_what_is_lost_there_is_published_again(url, one, two):
     send(url, one)
-    get(url, two)
+    one.place.catalog.unlink()
+    one.place.report("").mkdir()
+    one.place.report("mine.html").touch()
+    get(url, one)  # not the published catalog, which does not know what is new here
+    with pytest.raises(CatalogLost, match="is gone: jixu doctor --fix restores it"):
+        send(url, one)
+    assert get(url, two).number == 1 and two.place.catalog.is_file()
     RemoteFolder(url).files.rm("manifests", recursive=True)
     before = contents(two, "**/*")
     with pytest.raises(InputError, match="lost publications: it holds 0, .* is a copy of 1"):
@@ -239,7 +234,13 @@ def test_a_copy_outlives_the_loss_of_what_was_published_and_publishes_it_again(u
     assert get(url, three).number == 2 and instances(three) == instances(two)
 
 
-def test_a_folder_that_is_written_to_while_it_is_published_is_refused_then(url, one, two, monkeypatch):
+def test_a_manifest_created_unheard_is_the_copys_own_and_a_folder_written_to_is_refused(
+    url, one, two, monkeypatch
+):
+    store = RemoteFolder(url)
+    create = store.create
+    store.create = lambda *given: create(*given) and create(*given)  # as a client that tries again does
+    assert publish(store, one.place).number == 1 == send(url, one).number
     page, store = one.place.report("index.html"), RemoteFolder(url)
     page.parent.mkdir()
     page.write_text("<p>0", encoding="utf-8")
@@ -267,13 +268,6 @@ def test_a_corpus_is_removed_from_a_published_workspace(url, one, two, tmp_path,
     assert instances(two) == [(0, 0)] and not contents(two, "shards/**/*")
     with pytest.raises(InputError, match=f"is a copy of {url}, not of {url}-2: choose another folder"):
         get(f"{url}-2", two)
-
-
-def test_a_manifest_that_was_created_unheard_is_the_copys_own(url, one):
-    store = RemoteFolder(url)
-    create = store.create
-    store.create = lambda *given: create(*given) and create(*given)  # as a client that tries again does
-    assert publish(store, one.place).number == 1 == send(url, one).number
 
 
 def test_a_writer_that_a_containers_restart_ended_is_not_the_process_with_its_number(url):

@@ -56,14 +56,17 @@ def server(samples):
         http.shutdown()
 
 
-def far(tea, url):
-    """The corpus of a file on that server."""
-    return tea.changed(source=(url,), reading={"allow_loopback": True})
-
-
-def test_credentials_of_a_source_reach_no_record_and_no_message(server, tea):
-    tea = far(tea, f"{server}/tea.jsonl?{QUERY}")
-    seen = [describe_changes(preview(tea.plan()))]
+def test_credentials_reach_no_record_and_no_message_and_a_transfer_that_breaks_off_is_made_again(
+    server, tea, monkeypatch
+):
+    tea = tea.changed(source=(f"{server}/tea.jsonl?{QUERY}",), reading={"allow_loopback": True})
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(InputError, match="tea.jsonl.*cannot be reached") as cut,
+    ):
+        patch.setattr(Handler, "breaks_off", True)
+        tea.refresh()
+    seen = [str(cut.value), describe_changes(preview(tea.plan()))]
     assert tea.refresh().documents > 100
     assert not tea.refresh().is_new
     others = tea.settings.source[0].replace(USER_INFO, "milch:andere")
@@ -77,14 +80,6 @@ def test_credentials_of_a_source_reach_no_record_and_no_message(server, tea):
             find_files(f"{server}/nothing.jsonl{query}", allow_loopback=True)
         seen.append(str(missing.value))
     assert len(seen) > 10 and not [text for text in seen if "geheim" in text or "verraten" in text]
-
-
-def test_a_transfer_that_breaks_off_ends_the_refresh_and_the_next_reads_all(server, tea, monkeypatch):
-    tea = far(tea, f"{server}/tea.jsonl")
-    with monkeypatch.context() as patch, pytest.raises(InputError, match="tea.jsonl cannot be reached"):
-        patch.setattr(Handler, "breaks_off", True)
-        tea.refresh()
-    assert tea.refresh().documents > 100
 
 
 @pytest.mark.parametrize(
@@ -103,14 +98,11 @@ def test_addresses_that_cannot_or_may_not_be_reached_are_refused(url, fault):
         find_files(url)
 
 
-def test_a_remote_file_is_fetched_once(server, monkeypatch):
+def test_a_remote_file_is_fetched_once_and_by_a_server_without_ranges_too(server, monkeypatch, tmp_path):
     fetched, answer = [], Handler.do_GET
     monkeypatch.setattr(Handler, "do_GET", lambda self: (fetched.append(self.path), answer(self)))
     assert len(list(read_documents(f"{server}/tea.jsonl"))) > 100
     assert fetched == ["/tea.jsonl"]
-
-
-def test_files_that_are_read_from_their_ends_need_no_server_with_ranges(server, tmp_path, monkeypatch):
     monkeypatch.setattr(Handler, "translate_path", lambda self, path: f"{tmp_path}{path}")
     for name, content in (("a.zip", zip_of({"a.txt": NEW.encode()})), ("a.parquet", parquet_of(text=[NEW]))):
         (tmp_path / name).write_bytes(content)

@@ -30,13 +30,25 @@ def build_without_commit(corpus):
     return planned, sources, division, build_batch(division.pieces, planned)
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory, samples, vocabulary_file):
+    """A corpus of several shards, in a folder of its own, and a copy of that."""
+    folder, gates = tmp_path_factory.mktemp("cleanup") / "corpus", {"max_unknown_share": 1.0}
+    folder.mkdir()
+    corpus = Corpus.begin(folder, vocabulary_file, samples / "tea.jsonl", gates=gates)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("data.refresh.assign.SHARD_CHARACTERS", 8000)
+        corpus.refresh()
+    return corpus, shutil.copytree(folder, folder.with_name("copy"))
+
+
 @pytest.fixture
-def made(tmp_path, samples, vocabulary_file, monkeypatch):
-    """A corpus of several shards."""
+def made(first, monkeypatch):
+    """That corpus as it was at first."""
     monkeypatch.setattr("data.refresh.assign.SHARD_CHARACTERS", 8000)
-    gates = {"max_unknown_share": 1.0}
-    corpus = Corpus.begin(tmp_path, vocabulary_file, samples / "tea.jsonl", gates=gates)
-    corpus.refresh()
+    corpus, copy = first
+    shutil.rmtree(corpus.root.parent)
+    shutil.copytree(copy, corpus.root.parent)
     return corpus
 
 
@@ -129,26 +141,23 @@ def test_small_shards_are_merged_and_nothing_else_changes(made, monkeypatch):
     assert list(map(len, groups)) == [1, 3, 1, 1]  # in order, up to the usual size
 
 
-def test_a_corpus_that_is_being_refreshed_is_left_alone(made):
+def test_a_corpus_that_is_being_refreshed_is_left_alone_be_it_its_first_refresh(made, monkeypatch):
     refused = (lambda: collect_garbage(made.place, keep=1), lambda: compact(made.place, "tea"), made.refresh)
     with sole_writer(made.place, "tea"):
         for work in refused:
             with pytest.raises(InputError, match="another process"):
                 work()
-
-
-@pytest.mark.parametrize("begins", ["before it is listed", "after the listing"])
-def test_a_running_first_refresh_is_left_alone(begins, made, monkeypatch):
-    with sole_writer(made.place, "new"), monkeypatch.context() as patch:
-        new = build_without_commit(made.changed(corpus="new"))
-        if begins == "after the listing":
-            patch.setattr("data.catalog.cleanup.list_corpora", lambda workspace: ["tea"])
-            assert collect_garbage(made.place, keep=1).files == ()
-        else:
-            with pytest.raises(InputError, match="'new' is being refreshed by another process"):
-                collect_garbage(made.place, keep=1)
-        assert commit(*new).documents
-    assert collect_garbage(made.place, keep=1).files == ()
+    for name, is_listed in (("new", True), ("newer", False)):  # the second begins after the listing
+        with sole_writer(made.place, name), monkeypatch.context() as patch:
+            new = build_without_commit(made.changed(corpus=name))
+            if is_listed:
+                with pytest.raises(InputError, match=f"'{name}' is being refreshed by another process"):
+                    collect_garbage(made.place, keep=1)
+            else:
+                patch.setattr("data.catalog.cleanup.list_corpora", lambda workspace: ["tea", "new"])
+                assert collect_garbage(made.place, keep=1).files == ()
+            assert commit(*new).documents
+        assert collect_garbage(made.place, keep=1).files == ()
 
 
 def test_files_of_a_killed_refresh_are_removed_when_the_next_begins(made, tmp_path):
@@ -186,26 +195,22 @@ def test_a_corpus_is_removed_with_the_share_that_it_held_out(made, tmp_path, cap
     assert main(["corpus", "gc", *workspace]) == 0 and "0 version(s), 0 file(s)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "command, message",
-    [
-        *((["remove", name], "use 1 to 64 letters") for name in ("..", "../..", "", "tea/../tea")),
-        (["compact", "--corpus", "tea/../tea"], "use 1 to 64 letters"),
-        (["remove", "none"], "no corpus 'none'"),
-        (["compact", "--corpus", "none"], "no corpus 'none'"),
-        (["remove", "tea", "--workspace", "misspelt"], "no catalog in misspelt"),
-        (["compact", "--corpus", "tea", "--workspace", "misspelt"], "no catalog in misspelt"),
-        (["gc", "--keep", "0"], "keep=0: it must be 1 or more"),
-        (["words", "--corpus", "tea", "--limit=-3"], "limit=-3: it must be 1 or more"),
-        (["words", "--source", "a.txt", "b.txt"], "'b.txt' belongs to no option"),
-    ],
-)
-def test_what_cannot_be_tidied_is_refused_and_no_file_goes(command, message, made, capsys, monkeypatch):
+def test_what_cannot_be_tidied_is_refused_and_no_file_goes(made, capsys, monkeypatch):
     """A name may not lead out of its folder."""
     monkeypatch.chdir(made.root.parent)
     monkeypatch.setenv("JIXU_WORKSPACE", str(made.root))
     (made.root / "staging" / "tea").mkdir(parents=True)
     before = {*made.root.parent.rglob("*")}
-    assert main(["corpus", *command]) == 2
-    assert message in capsys.readouterr().err
-    assert {*made.root.parent.rglob("*")} == before
+    for command, message in (
+        *((["remove", name], "use 1 to 64 letters") for name in ("..", "../..", "", "tea/../tea")),
+        (["compact", "--corpus", "tea/../tea"], "use 1 to 64 letters"),
+        *((command, "no corpus 'none'") for command in (["remove", "none"], ["compact", "--corpus", "none"])),
+        (["remove", "tea", "--workspace", "misspelt"], "no catalog in misspelt"),
+        (["compact", "--corpus", "tea", "--workspace", "misspelt"], "no catalog in misspelt"),
+        (["gc", "--keep", "0"], "keep=0: it must be 1 or more"),
+        (["words", "--corpus", "tea", "--limit=-3"], "limit=-3: it must be 1 or more"),
+        (["words", "--source", "a.txt", "b.txt"], "'b.txt' belongs to no option"),
+    ):
+        assert main(["corpus", *command]) == 2
+        assert message in capsys.readouterr().err, command
+        assert {*made.root.parent.rglob("*")} == before, command

@@ -23,7 +23,7 @@ def statistics(tmp_path_factory, samples, vocabulary_file):
         yield opened
 
 
-def test_every_relation_becomes_a_pandas_arrow_or_polars_table(statistics):
+def test_every_relation_becomes_a_pandas_arrow_or_polars_table_and_a_query_finds_its_callers(statistics):
     """About a corpus, except new words and duplicates: the samples have none."""
     names = "funnel lengths words word_lengths tokens masks masked_words source_shares unknown_by_source "
     names += "coverage_by_source vocabulary_coverage version_changes changed_documents sample_instances"
@@ -31,9 +31,6 @@ def test_every_relation_becomes_a_pandas_arrow_or_polars_table(statistics):
         frame, table = relation.df(), relation.to_arrow_table()
         assert len(frame) == len(table) > 0 and list(frame.columns) == table.column_names
         assert isinstance(relation.pl(), polars.DataFrame)
-
-
-def test_queries_find_the_data_frames_of_their_caller(statistics):
     marked = polars.DataFrame({"corpus": ["tea", "coffee"]})
     found = statistics.sql("select count(*) from versions join marked using (corpus)").fetchall()
     assert found == [(1,)] and len(marked) == 2
@@ -55,7 +52,7 @@ def test_a_workspace_is_found_by_its_url_and_from_other_folders(statistics, tmp_
         monkeypatch.chdir(root.parent)
 
 
-def test_samples_read_as_text_with_their_masks(statistics):
+def test_samples_lengths_unknown_tokens_and_masked_words_are_those_of_the_instances(statistics):
     relation = statistics.sample_instances("tea", 3)
     assert relation.filter("sop_label is not null").fetchall()
     assert relation.fetchall() == statistics.sample_instances("tea", 3).fetchall()
@@ -67,18 +64,12 @@ def test_samples_read_as_text_with_their_masks(statistics):
             ids[place] = token
         assert sample["masked"] == statistics.tokenizer("tea").decode(ids)
         assert sample["text"].startswith("[CLS]")
-
-
-def test_lengths_and_unknown_tokens_by_source_add_up_to_those_of_the_instances(statistics):
     total = sum(count for *_, count in statistics.lengths("tea").fetchall())
     ids = "(select unnest(input_ids) as id from instances) where id not in (2, 3)"
     counts = f"select (select count(*) from instances), (select count(*) from {ids})"
     ((_, tokens, _, share),) = statistics.unknown_by_source("tea").fetchall()
     assert statistics.sql(counts).fetchall() == [(total, tokens)]
     assert share == pytest.approx(statistics.unknown_share("tea"))
-
-
-def test_words_are_masked_at_about_the_same_rate_whatever_their_length(statistics):
     rows = statistics.masked_words("tea").fetchall()
     assert sum(words for _, words, _, _ in rows) > 1000
     for length, words, masked, share in rows:

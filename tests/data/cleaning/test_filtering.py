@@ -74,7 +74,7 @@ def test_a_call_to_get_in_touch_or_to_buy_is_advertising(words):
     assert reason(f"今年的新茶已经上市，{words}。") == ("advertising" if words in CALLS else None)
 
 
-def test_blocked_words_are_a_reason(write):
+def test_blocked_words_are_a_reason_and_found_as_cleaning_writes_them(write):
     path = write("words.txt", "点击领取\n加微信\n")
     text = "好茶。加微信，点击领取。点击领取。"
     assert reason(text, blocklist=str(path)) == "blocked_words"
@@ -83,9 +83,6 @@ def test_blocked_words_are_a_reason(write):
     assert reason(text, blocklist=str(path), max_blocked=1) is None
     with pytest.raises(InputError, match="holds no word"):
         read_blocklist(write("empty.txt", "\n"))
-
-
-def test_blocked_words_are_found_as_cleaning_writes_them(write):
     path = write("words.txt", "ＶＸ号\n賭博\n")
     cleaning = CleaningRules(simplify=True)
     text = clean_text("好茶。加ＶＸ号，不要賭博。", cleaning)

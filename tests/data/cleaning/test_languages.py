@@ -14,30 +14,20 @@ TEXTS = {
 }
 
 
-@pytest.fixture
-def raw(tea):
-    """Documents of each language, and marks alone."""
-    tea.put("raw", *TEXTS.values(), "，。！？")
-    return tea
-
-
 def kept(*languages):
     return {"quality": {"min_han_share": 0, "languages": languages}, "gates": {"max_unknown_share": 1}}
 
 
-def test_other_languages_are_dropped_and_every_document_has_its_language(raw):
-    pytest.importorskip("py3langid")
-    raw.refresh(**kept("zh", "en"))
-    found = raw.ask("select language, dropped_reason from documents order by source_uri")
-    assert found == [("zh", None), ("en", None), ("ja", "language"), ("zh", "empty")]
-
-
-def test_an_unknown_language_and_a_missing_library_are_refused(raw, monkeypatch):
+def test_other_languages_are_dropped_and_an_unknown_one_and_a_missing_library_refused(tea, monkeypatch):
+    tea.put("raw", *TEXTS.values(), "，。！？")
     languages._identifier.cache_clear()
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "py3langid.langid", None)
         with pytest.raises(InputError, match=r"py3langid: pip install 'jixu\[language\]'"):
-            raw.plan(**kept("chinese"))
+            tea.plan(**kept("chinese"))
     pytest.importorskip("py3langid")
     with pytest.raises(InputError, match="quality.languages: py3langid knows no chinese"):
-        raw.plan(**kept("chinese"))
+        tea.plan(**kept("chinese"))
+    tea.refresh(**kept("zh", "en"))
+    found = tea.ask("select language, dropped_reason from documents order by source_uri")
+    assert found == [("zh", None), ("en", None), ("ja", "language"), ("zh", "empty")]

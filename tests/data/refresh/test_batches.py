@@ -27,7 +27,7 @@ def counts(files, workers=2):
     return [len(batch.items) for batch in reading_batches(files, workers)]
 
 
-def test_small_files_are_read_together_and_large_ones_alone(tmp_path):
+def test_small_files_are_read_together_large_or_remote_ones_alone_and_unchanged_ones_weigh_little(tmp_path):
     small = [1000] * 3000
     files = files_of(tmp_path, small)
     assert [file for batch in reading_batches(files, 2) for file in batch.items] == files
@@ -36,6 +36,12 @@ def test_small_files_are_read_together_and_large_ones_alone(tmp_path):
     assert max(together) * FILE_WEIGHT <= BATCH_WEIGHT
     assert counts(files_of(tmp_path, [BATCH_WEIGHT] * 20)) == [1] * 20
     assert counts(files_of(tmp_path, [BATCH_WEIGHT, *small]))[0] == 1
+    files = files_of(tmp_path, [BATCH_WEIGHT] * 300)
+    for size, expected in ((BATCH_WEIGHT, 75), (1, 1)):
+        known = [replace(file, previous=Source(file.uri, size, "digest", "listing")) for file in files]
+        assert counts(known)[0] == expected
+    remote = [SourceFile(f"s3://bucket/{number}", SourceRules()) for number in range(300)]
+    assert counts(remote) == [1] * 300
 
 
 @given(st.integers(0, 300), st.integers(1, 20))
@@ -50,12 +56,3 @@ def test_shards_are_built_in_few_tasks_that_end_together(count, workers):
         assert size == 1 or (size - 1) * workers * 2 < sum(sizes[number:])
     if count >= 2 * workers:
         assert sizes[-workers:] == [1] * workers
-
-
-def test_a_file_that_seems_unchanged_weighs_little_and_one_elsewhere_much(tmp_path):
-    files = files_of(tmp_path, [BATCH_WEIGHT] * 300)
-    for size, expected in ((BATCH_WEIGHT, 75), (1, 1)):
-        known = [replace(file, previous=Source(file.uri, size, "digest", "listing")) for file in files]
-        assert counts(known)[0] == expected
-    remote = [SourceFile(f"s3://bucket/{number}", SourceRules()) for number in range(300)]
-    assert counts(remote) == [1] * 300

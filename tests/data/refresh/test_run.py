@@ -84,6 +84,14 @@ def test_a_version_stands_while_its_sources_and_files_are_as_they_were(corpus, m
     found = current()
     assert (found.version, found.is_new, found.tokens) == (1, False, made.tokens)
     assert "is still current" in describe_result(found)[0]
+    # a small corpus says how much it and later ones hold out
+    small = replace(made, held_out_share=0.35)
+    assert any(line.startswith("35% of the documents are held out") for line in describe_result(small))
+    for quiet in (replace(small, held_out_share=0.03), replace(small, version=2)):
+        assert not any("held out" in line for line in describe_result(quiet))
+    row = FunnelRow(6, "instances", "without_order", 0, 0, "no_pair", 1)
+    many = replace(small, sop=True, instances=10_000, funnel=(row,))
+    assert "prediction on (100.0% of instances)" in describe_result(many)[1]  # a share of 0.0% is not listed
     assert current(masking=MaskingRules(max_ngram=1)) is None
     one, two = sorted(map(str, corpus.raw.iterdir()))
     assert current(source=(two, one)) is None
@@ -183,16 +191,6 @@ def test_repeated_short_and_foreign_documents_are_counted(corpus):
             assert [b for _, _, b in steps[:-1]] == [a for _, a, _ in steps[1:]]  # what goes out comes in
 
 
-def test_a_small_corpus_says_how_much_it_and_later_ones_hold_out(corpus):
-    small = replace(corpus.refresh(), held_out_share=0.35)
-    assert any(line.startswith("35% of the documents are held out") for line in describe_result(small))
-    for quiet in (replace(small, held_out_share=0.03), replace(small, version=2)):
-        assert not any("held out" in line for line in describe_result(quiet))
-    row = FunnelRow(6, "instances", "without_order", 0, 0, "no_pair", 1)
-    many = replace(small, sop=True, instances=10_000, funnel=(row,))
-    assert "prediction on (100.0% of instances)" in describe_result(many)[1]  # a share of 0.0% is not listed
-
-
 def test_listings_are_on_disk_before_their_batch_is_done(corpus, monkeypatch):
     synced = []
     monkeypatch.setattr("data.files.sync", lambda path: synced.append((path, path.is_file())))
@@ -252,7 +250,7 @@ def test_sentence_order_that_a_source_gains_or_loses_is_that_of_a_first_refresh(
         assert tea.ask(reasons, number) == fresh.ask(reasons, 1)
 
 
-def test_a_failed_commit_leaves_the_catalog_as_it_was(tea):
+def test_a_failed_commit_leaves_the_catalog_as_it_was_and_readers_and_writers_do_not_lock_it(tea):
     tea.put("a", *sample_texts()[:4])
     tea.refresh()
     before = sha256(tea.place.catalog)
@@ -260,11 +258,6 @@ def test_a_failed_commit_leaves_the_catalog_as_it_was(tea):
         db.execute("delete from versions")
         raise RuntimeError("on purpose")
     assert sha256(tea.place.catalog) == before
-
-
-def test_readers_and_writers_do_not_lock_each_other_out(tea):
-    tea.put("a", *sample_texts()[:4])
-    tea.refresh()
     with open_workspace(tea.root) as statistics:
         process = begin(tea.changed(seed=1).refresh)
         process.join()
@@ -275,9 +268,7 @@ def test_readers_and_writers_do_not_lock_each_other_out(tea):
 
 @pytest.mark.slow
 def test_a_refresh_killed_at_any_point_leaves_the_old_version_and_the_next_finishes(corpus):
-    """SIGKILL at six points spread over a refresh: the version before is whole, nothing is left over, and a
-    second run makes the version that was under way.
-    """
+    """SIGKILL at six points spread over a refresh, of which nothing is left over."""
     corpus = corpus.changed(gates=GateRules(max_unknown_share=1))  # what is new has rare characters
     seconds = run_for(corpus, None)
     documents = open_counts(corpus)[1]

@@ -61,7 +61,7 @@ def test_a_signal_ends_a_query_in_whichever_thread_it_runs(tmp_path):
     assert [receiver.recv() for _ in range(16)] == 16 * [True]
 
 
-def test_an_error_whose_frames_are_cleared_keeps_nothing_of_the_work():
+def test_an_error_keeps_nothing_of_the_work_nor_a_signal_while_its_thread_begins(tmp_path, monkeypatch):
     def fail(held):
         raise InputError("no document can be used")
 
@@ -72,9 +72,6 @@ def test_an_error_whose_frames_are_cleared_keeps_nothing_of_the_work():
     del held
     traceback.clear_frames(failed.tb)
     assert kept() is None
-
-
-def test_a_signal_while_the_thread_begins_leaves_no_query(tmp_path, monkeypatch):
     monkeypatch.setattr("data.refresh.scratch.Thread", Struck)
     for _ in range(5):
         with pytest.raises(Ended), connect(tmp_path, 1) as db:

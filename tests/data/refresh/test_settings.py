@@ -31,7 +31,7 @@ dictionary: ~terms.txt
 """
 
 
-def test_a_recipe_holds_what_the_settings_do(tmp_path, write):
+def test_a_recipe_holds_what_the_settings_do_and_the_example_in_the_file_is_one(tmp_path, write):
     settings = RefreshSettings(**load_recipe(write("recipe.yaml", RECIPE)))
     assert settings.corpus == "法律" and settings.instances.sop == "off" and settings.masking.rate == 0.2
     assert settings.source == (
@@ -43,6 +43,9 @@ def test_a_recipe_holds_what_the_settings_do(tmp_path, write):
     assert settings.quality.min_characters == 9 and settings.quality.blocklist == str(tmp_path / "ads.txt")
     assert settings.duplicates.near is None and settings.guard.files == (str(tmp_path / "dev.tsv"),)
     assert settings.dictionary == (str(tmp_path / "~terms.txt"),)
+    example = data.refresh.settings.__doc__.split("```yaml\n")[1].split("```")[0]
+    recipe = load_recipe(write("recipe.yaml", example))
+    assert recipe["corpus"] == "law" and Path(recipe["dictionary"][0]).name == "terms.txt"
 
 
 def test_a_recipes_folder_is_no_pattern_and_its_vocabulary_lies_beside_it(tmp_path, write, vocabulary_file):
@@ -159,9 +162,3 @@ def test_the_only_vocabulary_of_a_workspace_is_taken(tea, tokenizer, samples):
     (tea.place.tokenizers / ".DS_Store").touch()  # as macOS leaves in a folder that was looked at
     plan = tea.plan(tokenizer=None, source=(str(samples / "tea.jsonl"),))
     assert plan.tokenizer_path == tea.place.tokenizers / "only" / "vocab.txt"
-
-
-def test_the_example_in_the_file_is_a_recipe(write):
-    example = data.refresh.settings.__doc__.split("```yaml\n")[1].split("```")[0]
-    recipe = load_recipe(write("recipe.yaml", example))
-    assert recipe["corpus"] == "law" and Path(recipe["dictionary"][0]).name == "terms.txt"

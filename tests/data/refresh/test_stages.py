@@ -62,18 +62,14 @@ def test_what_was_held_out_stays_so_as_a_corpus_grows_and_shrinks_and_another_co
     assert few and more <= again and not again & trained
     fewer, trained = grow(texts[40:113], gates={"max_lost_documents": 1.0})
     assert fewer == again & fewer and not again & trained
+    # nor is a copy trained on under another recipe
+    copied, trained = grow(texts, corpus="copies", seed=7, objective="roberta")
+    assert copied and trained and not again & trained
 
 
 def test_a_single_document_takes_no_more_than_the_largest_share_from_other_corpora(refreshed):
     _, share = refreshed([max(sample_texts(), key=lambda text: sides_of([text])[0])])
     assert share == 0.3
-
-
-def test_a_copy_in_another_corpus_under_another_recipe_is_never_trained_on(grow):
-    texts = sample_texts()
-    held_out, _ = grow(texts[:60])
-    copied, trained = grow(texts, corpus="copies", seed=7, objective="roberta")
-    assert copied and trained and not held_out & trained
 
 
 def test_documents_that_share_a_sequence_are_held_out_with_few_others(refreshed, vocabulary_file):

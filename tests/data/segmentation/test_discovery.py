@@ -104,7 +104,7 @@ def test_words_are_found_in_a_corpus_that_has_not_changed_and_the_next_refresh_u
     assert known.version == 2 and count() > before and TERM not in [word.word for word in known.new_words]
 
 
-def test_the_command_writes_a_dictionary(tmp_path, write, capsys):
+def test_the_command_writes_a_dictionary_and_no_words_make_an_empty_one(tmp_path, write, capsys):
     source = write("raw.txt", "\n\n".join(corpus(400)))
     output = tmp_path / "words.txt"
     assert main(["corpus", "words", "--source", str(source), "--output", str(output)]) == 0
@@ -119,9 +119,6 @@ def test_the_command_writes_a_dictionary(tmp_path, write, capsys):
         assert "words.txt cannot be written (Not a directory): name another file" in capsys.readouterr().err
     assert main([*command, str(source), "--output", str(tmp_path / "new" / "words.txt")]) == 2
     assert "gone" in capsys.readouterr().err and not (tmp_path / "new").exists()
-
-
-def test_no_words_make_an_empty_dictionary(tmp_path):
     assert discover_words([""]) == discover_words(["茶"]) == []
     write_dictionary([], tmp_path / "words.txt")
     assert Segmenter([tmp_path / "words.txt"]).split("茶水") == ["茶水"]

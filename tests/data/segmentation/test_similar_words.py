@@ -29,12 +29,9 @@ def test_similar_words_are_used_alike_and_have_the_same_number_of_tokens(tokeniz
             assert stand_in != ids.tolist() and stand_in in [other.tolist() for other in spelt]
 
 
-def test_texts_of_rare_or_lonely_words_have_no_similar_words(tokenizer):
+def test_words_that_are_rare_or_lonely_have_neither_similar_ones_nor_a_vector(tokenizer):
     for texts in ([], ["绿茶红茶。\n"], ["绿茶\n" * 9], ["绿茶\n红茶\n" * 9]):
         assert not len(find_similar_words(texts, SEGMENTER, tokenizer, seed=0).keys)
-
-
-def test_words_without_neighbours_have_no_vector():
     together = sparse.coo_array(([1.0, 1.0], ([0, 1], [1, 0])), shape=(1200, 1200)).tocsr()
     assert not word_vectors(together, 100, seed=0)[2:].any()
     assert not word_vectors(0 * together, 100, seed=0).any()

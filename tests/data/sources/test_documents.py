@@ -165,7 +165,7 @@ def test_a_cut_zip_file_is_read_on_behind_a_member_whose_header_has_no_size(tmp_
     assert len(texts(path)) == 4 and reasons(path) == {"unreadable_file": 1}
 
 
-def test_names_in_a_zip_file_of_chinese_windows_are_read_whole_or_cut(write):
+def test_names_in_archives_that_are_not_utf_8_are_decoded_or_escaped(write):
     member, name = zipfile.ZipInfo("abcd.txt"), "茶经.txt"
     plain = zip_of({member: CONTENT["txt"]}).replace(b"abcd.txt", name.encode("gbk"))
     # Info-ZIP's field with the name in UTF-8, which Python reads from 3.12 on
@@ -176,6 +176,8 @@ def test_names_in_a_zip_file_of_chinese_windows_are_read_whole_or_cut(write):
         path = write("corpus.zip", damage)
         assert len(texts(path)) == 2
         assert places(path)[0] == f"{path}!茶经.txt#line=1"
+    path = write("names.tar", tar_of({"\udcff.txt": CONTENT["txt"]}))
+    assert places(path)[0] == f"{path}!\\udcff.txt#line=1"
 
 
 WHOLE = ARCHIVES["tar.gz"]
@@ -200,17 +202,9 @@ def test_what_is_wrong_with_an_archive_is_reported_behind_its_documents(write, c
     assert why in places(path)[-1]
 
 
-def test_names_that_are_not_utf_8_are_escaped(write):
-    path = write("names.tar", tar_of({"\udcff.txt": CONTENT["txt"]}))
-    assert places(path)[0] == f"{path}!\\udcff.txt#line=1"
-
-
-def test_text_of_parquet_that_is_not_utf_8_costs_only_its_bytes(write):
+def test_text_of_parquet_that_is_not_utf_8_costs_only_its_bytes_and_bytes_that_are_utf_8_are_text(write):
     broken = pa.array([FIRST.encode() + b"\xff", None, SECOND.encode()], pa.binary()).view(pa.string())
     assert texts(write("corpus.parquet", parquet_of(text=broken))) == [f"{FIRST}\ufffd", SECOND]
-
-
-def test_bytes_of_parquet_are_text_if_they_are_utf_8(write):
     path = write("spark.parquet", parquet_of(text=[FIRST.encode(), b"\x89PNG\xff", SECOND.encode(), None]))
     assert texts(path) == [FIRST, SECOND] and reasons(path) == {"text_not_string": 2}
     picture = write("guard.parquet", parquet_of(text=[b"\x89PNG\xff"]))

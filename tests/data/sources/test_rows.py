@@ -40,11 +40,13 @@ def test_json_is_read_in_whatever_layout(write, layout, monkeypatch):
             monkeypatch.setattr(f"data.sources.{size}", number)
 
 
-def test_values_of_one_line_do_not_each_count_the_characters_of_all(write):
+def test_values_of_a_line_do_not_each_count_all_its_characters_and_endless_nesting_is_bad(write):
     path = write("corpus.json", dumps([{"text": FIRST}, *[{"title": SECOND}] * 9]))
     assert reasons(path) == {"no_text_field": 9}
     dropped = [item.characters for item in read_documents(path) if isinstance(item, Dropped)]
     assert sum(dropped) < path.stat().st_size
+    for text in ("{\n" * 20_000, '[{"a":[\n' * 10_000, "[" * 100_000):
+        assert {item.reason for item in read_documents(write("corpus.json", text))} == {"bad_json"}
 
 
 def dumps(row):
@@ -68,11 +70,6 @@ def test_a_bad_value_costs_only_itself(write):
         bad, item = read_documents(path)
         assert (bad.source_uri, bad.characters) == (f"{path}#line=1", len(first))
         assert item.source_uri == f"{path}#line=2"
-
-
-def test_endless_nesting_is_a_bad_value(write):
-    for text in ("{\n" * 20_000, '[{"a":[\n' * 10_000, "[" * 100_000):
-        assert {item.reason for item in read_documents(write("corpus.json", text))} == {"bad_json"}
 
 
 @pytest.mark.parametrize("bad", ['9,"没有结束', '9,"他说"好"。"', '9,"两行\n"没有"结束"'])

@@ -33,14 +33,10 @@ def test_a_vocabulary_smaller_than_its_texts_characters_leaves_out_the_rarest():
 
 
 @kinds
-def test_a_vocabulary_is_learnt_in_lower_case_as_texts_are_read(kind):
+def test_a_vocabulary_is_learnt_in_lower_case_as_texts_are_read_and_none_on_nothing(kind):
     text = "茶 THE TEA is picked early and DRIED slowly over a small fire"
     trained = train_tokenizer([text] * 3, kind=kind, vocab_size=60)
     assert trained.unknown_id not in trained.encode(text)[0]
-
-
-@kinds
-def test_no_vocabulary_is_trained_on_nothing(kind):
     with pytest.raises(InputError, match="no vocabulary .*can be trained on this text"):
         train_tokenizer(iter(["", " "]), kind=kind, vocab_size=60)
 

@@ -54,14 +54,11 @@ def test_terms_take_free_slots_and_the_table_keeps_its_size(chinese):
     assert changed == {addition.token_id for addition in added}
 
 
-def test_the_longest_term_is_found_where_it_stands(grown):
+def test_the_longest_term_is_found_where_it_stands_and_no_text_is_ever_a_free_slot(grown, chinese):
     tokens, (_, starts) = pieces(grown, TEXT), grown.encode(TEXT)
     assert " ".join(tokens) == "新 采 的 普洱茶 和 乌龙 茶 ， 普洱茶饼 。 DNA测序 model 普 洱"
     assert [TEXT[s] for s in starts] == [token[0] for token in tokens]
     assert (np.diff(starts) > 0).all()
-
-
-def test_no_text_is_ever_encoded_as_a_free_slot(chinese):
     slots = set(free_slots(chinese.vocabulary))
     assert len(slots) > 100
     texts = [*sample_sentences(), TEXT, "##采 ##茶 [unused1] 采##茶", "a采b茶c"]
@@ -81,16 +78,13 @@ def test_a_grown_vocabulary_comes_back_and_opens_in_transformers(grown, tmp_path
     assert len(theirs) == grown.vocab_size
 
 
-def test_terms_are_added_to_a_vocabulary_with_terms(chinese):
+def test_terms_are_added_to_a_vocabulary_with_terms_if_they_can_be_spelt_and_fit(chinese, tokenizer):
     marked = WordPieceTokenizer(chinese.vocabulary, terms=["[unused1]"])  # in use as a mark
     first, _ = add_terms_to_vocabulary(marked, ["普洱茶"])
     second, added = add_terms_to_vocabulary(first, ["普洱茶", "乌龙"])
     assert [addition.term for addition in added] == ["乌龙"]
     assert second.terms == ("[unused1]", "普洱茶", "乌龙")
     assert {"普洱茶", "乌龙"} <= set(pieces(second, TEXT))
-
-
-def test_terms_that_cannot_be_spelt_or_do_not_fit_are_not_added(chinese, tokenizer):
     known = WordPieceTokenizer([*chinese.vocabulary, "采茶"])
     assert add_terms_to_vocabulary(known, ["龘龘", "MODEL", "采茶"])[1] == []  # [UNK], or tokens
     with pytest.raises(InputError, match="2 terms, but only 1 free slots"):

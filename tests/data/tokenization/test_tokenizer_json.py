@@ -34,13 +34,18 @@ def both(request, tmp_path_factory):
     return tokenizer, theirs
 
 
-def test_it_encodes_as_the_files_it_was_made_from(both):
+def test_it_encodes_as_the_files_it_was_made_from_and_another_pre_tokenizer_is_refused(both, write):
     tokenizer, folder = both
     alone = load_tokenizer(find_tokenizer(str(folder)))
     assert (alone.vocabulary, alone.rules) == (tokenizer.vocabulary, tokenizer.rules)
     for text in [*SENTENCES[:100], "Ａ Tea [MASK] 茶, café", "𠀀龘"]:
         for given, expected in zip(alone.encode(text), tokenizer.encode(text), strict=True):
             assert given.tolist() == expected.tolist(), text
+    content = json.loads((both[1] / "tokenizer.json").read_text(encoding="utf-8"))
+    for other in ({"type": "Whitespace"}, None):
+        path = write("tokenizer.json", json.dumps(content | {"pre_tokenizer": other}))
+        with pytest.raises(InputError, match="its pre_tokenizer has other settings"):
+            load_tokenizer(path)
 
 
 @pytest.mark.parametrize(
@@ -74,14 +79,6 @@ def test_lower_case_and_accents_are_read_as_transformers_reads_them(both, tmp_pa
     ours, theirs = load_tokenizer(tmp_path / "tokenizer.json"), AutoTokenizer.from_pretrained(tmp_path)
     for text in ("Tea 茶", "CAFÉ café"):
         assert ours.encode(text)[0].tolist() == theirs(text, add_special_tokens=False)["input_ids"]
-
-
-def test_another_pre_tokenizer_is_refused(both, write):
-    content = json.loads((both[1] / "tokenizer.json").read_text(encoding="utf-8"))
-    for other in ({"type": "Whitespace"}, None):
-        path = write("tokenizer.json", json.dumps(content | {"pre_tokenizer": other}))
-        with pytest.raises(InputError, match="its pre_tokenizer has other settings"):
-            load_tokenizer(path)
 
 
 def test_berts_chinese_vocabulary_survives_being_saved_by_transformers(tmp_path):
