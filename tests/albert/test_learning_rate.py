@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from albert.learning_rate import ScheduleName, choose_learning_rate, learning_rate_at
 
 
-def test_the_rate_is_scaled_by_the_square_root_of_the_batch_and_says_so():
+def test_the_rate_is_scaled_by_the_square_root_of_the_batch_and_one_meant_for_a_larger_is_remarked_upon():
     chosen = choose_learning_rate("lamb", 4096, from_checkpoint=True)
     assert chosen.rate == pytest.approx(0.00176 / math.sqrt(512))
     assert "7.78e-05 = 0.00176 x sqrt(4,096 / 2,097,152)" in chosen.explanation and chosen.warning is None
@@ -19,9 +19,6 @@ def test_the_rate_is_scaled_by_the_square_root_of_the_batch_and_says_so():
     assert choose_learning_rate("adamw", 4096, from_checkpoint=False).rate == 3e-4
     meant = choose_learning_rate("lamb", 4096, from_checkpoint=True, given=0.002, given_for=65_536)
     assert meant.rate == pytest.approx(0.0005)
-
-
-def test_a_rate_meant_for_a_larger_batch_is_remarked_upon():
     given = choose_learning_rate("lamb", 256, from_checkpoint=True, given=0.00176)
     assert given.rate == 0.00176 and "91 times" in given.warning
     near, far = (choose_learning_rate("adamw", 4096, from_checkpoint=True, given=n * 5e-5) for n in (7, 9))

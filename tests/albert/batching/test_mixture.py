@@ -133,7 +133,7 @@ def test_the_loader_gives_the_same_steps_ahead_of_time_and_ends_its_thread(corpo
     assert threading.main_thread() not in threads
 
 
-def test_the_loader_counts_how_long_it_was_waited_for(corpora, monkeypatch):
+def test_the_loader_counts_how_long_it_was_waited_for_and_its_error_reaches_the_trainer(corpora, monkeypatch):
     source = data(corpora, [Phase(STEPS, (0.5, 0.5))])
     steps = source.steps
     monkeypatch.setattr(source, "steps", lambda state: (time.sleep(0.15) or step for step in steps(state)))
@@ -143,9 +143,6 @@ def test_the_loader_counts_how_long_it_was_waited_for(corpora, monkeypatch):
         next(loader)
     assert 0.25 < loader.waited <= time.perf_counter() - started
     loader.close()
-
-
-def test_an_error_of_the_loader_reaches_the_trainer(corpora):
     source = data(corpora, [Phase(STEPS, (1.0, 0.0))])
     source.streams[0].never_trained_share = 1.0
     loader = Loader(source, DataState.start(2), lambda step: step)

@@ -46,33 +46,33 @@ def test_a_batch_is_its_rows_one_after_the_other_masked_as_each_is_alone(stream,
     assert batch.sop_labels is None or batch.sop_labels.tolist() == orders.tolist()
 
 
-@pytest.mark.parametrize("masking", ["dynamic", "static"])
 def test_each_epoch_reads_what_is_not_held_out_in_an_order_and_with_dynamic_masks_of_its_own(
-    masking, tmp_path, samples, vocabulary_file, monkeypatch
+    tmp_path, samples, vocabulary_file, monkeypatch
 ):
     monkeypatch.setattr("data.instances.shards.ROW_GROUP", 16)
     shards = make_corpus(tmp_path, "tea", samples / "tea.jsonl", vocabulary_file, max_seq_length=64)
-    source = InstanceStream(shards, batch_tokens=300, held_out_share=0.1, masking=masking)
-    ids, masked, windows = ({0: [], 1: []} for _ in range(3))
-    plan = list(takewhile(lambda one: one.after.epoch < 2, source.plan()))
-    for planned in plan:
-        ids[planned.after.epoch] += planned.instances.instance_ids[planned.rows].tolist()
-        masked[planned.after.epoch] += source.pack(planned, source.info.rule).masked_labels.tolist()
-        windows[planned.after.epoch].append(frozenset(planned.instances.instance_ids.tolist()))
     tables = [read_shard(one) for one in shards]
     all_ids, sides = (np.concatenate([one[name] for one in tables]) for name in ("instance_id", "side"))
     held_out = is_held_out(sides, 0.1)
     assert len(held_out) > 10 * 16 and 0 < held_out.mean() < 0.5
-    assert sorted(ids[0]) == sorted(ids[1]) == sorted(all_ids[~held_out].tolist())
-    assert (sorted(masked[0]) == sorted(masked[1])) == (masking == "static")
-    # row groups far apart are read together, others in each epoch
-    in_file = np.flatnonzero(np.isin(all_ids, list(windows[0][0])))
-    assert len(in_file) == 4 * 16 and max(in_file) - min(in_file) > 6 * 16
-    assert not set(windows[0]) & set(windows[1])
-    # from amid a window, and from the end of the epoch, the same batches follow
-    for at in (1, len(windows[0]) - 1):
-        for one, again in zip(plan[at + 1 :], source.plan(plan[at].after), strict=False):
-            assert again.after == one.after and np.array_equal(again.rows, one.rows)
+    for masking in ("dynamic", "static"):
+        source = InstanceStream(shards, batch_tokens=300, held_out_share=0.1, masking=masking)
+        ids, masked, windows = ({0: [], 1: []} for _ in range(3))
+        plan = list(takewhile(lambda one: one.after.epoch < 2, source.plan()))
+        for planned in plan:
+            ids[planned.after.epoch] += planned.instances.instance_ids[planned.rows].tolist()
+            masked[planned.after.epoch] += source.pack(planned, source.info.rule).masked_labels.tolist()
+            windows[planned.after.epoch].append(frozenset(planned.instances.instance_ids.tolist()))
+        assert sorted(ids[0]) == sorted(ids[1]) == sorted(all_ids[~held_out].tolist())
+        assert (sorted(masked[0]) == sorted(masked[1])) == (masking == "static")
+        # row groups far apart are read together, others in each epoch
+        in_file = np.flatnonzero(np.isin(all_ids, list(windows[0][0])))
+        assert len(in_file) == 4 * 16 and max(in_file) - min(in_file) > 6 * 16
+        assert not set(windows[0]) & set(windows[1])
+        # from amid a window, and from the end of the epoch, the same batches follow
+        for at in (1, len(windows[0]) - 1):
+            for one, again in zip(plan[at + 1 :], source.plan(plan[at].after), strict=False):
+                assert again.after == one.after and np.array_equal(again.rows, one.rows)
 
 
 def test_token_batches_hold_each_row_once_alike_in_length_and_in_any_order():

@@ -50,16 +50,13 @@ def test_losses_and_gradients_are_the_same_in_any_shape(layout, norm, p, is_orde
     torch.testing.assert_close(padded_gradients, gradients, rtol=1e-5, atol=1e-6)
 
 
-def test_empty_sequences_are_spread_over_the_others():
+def test_empty_sequences_are_spread_over_the_others_and_a_batch_that_does_not_fit_is_not_padded():
     padded = pad(make(), SHAPE._replace(sequences=10))
     first = padded.cu_seqlens[:-1]
     assert first.bincount().max() == 3 and (padded.cu_seqlens.diff() > 0).sum() == 4
     for order, begin in ((0, 0), (1, 10)):
         (row,) = (padded.sop_labels == order).nonzero()
         assert first[row] == begin and padded.cu_seqlens[row + 1] > begin
-
-
-def test_a_batch_that_does_not_fit_is_not_padded():
     assert pad(make(), SHAPE) is not None
     # two sequences are its own and two fillers
     less = {"tokens": 12, "sequences": 3, "masked": 2, "longest": 9, "is_ordered": False}

@@ -29,8 +29,11 @@ def values(folder):
     return {round(value, 5) for parameter in model.parameters() for value in parameter.unique().tolist()}
 
 
-def test_an_average_holds_each_checkpoint_by_its_share(tmp_path, tokenizer):
-    a, b, c = (saved(tmp_path / name, tokenizer, value) for name, value in (("a", 0.0), ("b", 1.0), ("c", 5)))
+def test_an_average_holds_each_checkpoint_by_its_share_and_the_firsts_dropout(tmp_path, tokenizer):
+    shares = {"hidden": 0.1, "attention_probs": 0.2, "classifier": 0.0}
+    dropout = {f"{name}_dropout_prob": share for name, share in shares.items()}
+    a = saved(tmp_path / "a", tokenizer, 0.0, **dropout)
+    b, c = (saved(tmp_path / name, tokenizer, value) for name, value in (("b", 1.0), ("c", 5)))
     for mean, checkpoints, options in (
         (2.0, (a, b, c), ()),
         (0.25, (a, b), ("--weight", 0.75)),
@@ -39,16 +42,8 @@ def test_an_average_holds_each_checkpoint_by_its_share(tmp_path, tokenizer):
         target = tmp_path / f"{mean}"
         assert average(*checkpoints, target, *options).returncode == 0
         assert values(target) == {mean}
+        assert read_checkpoint(target).config == read_checkpoint(a).config
     assert load_pretrained(target)[1].vocabulary == tokenizer.vocabulary
-
-
-def test_dropout_is_no_part_of_an_average_and_the_firsts_is_kept(tmp_path, tokenizer):
-    shares = {"hidden": 0.1, "attention_probs": 0.2, "classifier": 0.0}
-    dropout = {f"{name}_dropout_prob": share for name, share in shares.items()}
-    a, b = saved(tmp_path / "a", tokenizer, 0.0, **dropout), saved(tmp_path / "b", tokenizer, 1.0)
-    assert average(a, b, tmp_path / "mean").returncode == 0
-    assert values(tmp_path / "mean") == {0.5}
-    assert read_checkpoint(tmp_path / "mean").config == read_checkpoint(a).config
 
 
 def test_a_head_that_some_lack_is_that_of_the_others(tmp_path, tokenizer):

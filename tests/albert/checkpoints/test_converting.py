@@ -1,6 +1,4 @@
-"""jixu checkpoint: what it writes opens in transformers' Auto classes, what it cannot do it
-refuses.
-"""
+"""jixu checkpoint: what it writes opens in transformers' Auto classes, what it cannot do it refuses."""
 
 import json
 import re
@@ -16,7 +14,7 @@ from albert.finetuning import fine_tune_one, predict_file
 from albert.model import pack
 from albert.pretraining import PretrainSettings, check_start, pretrain
 from data.errors import ConfigError, InputError
-from data.tokenization import train_tokenizer
+from data.tokenization import find_tokenizer, train_tokenizer
 from tests.albert.checkpoints.arriving import FOLDERS
 from tests.albert.finetuning.examples import prepared, settings_of
 from tests.commands import refused, run_here
@@ -59,13 +57,26 @@ def opens_in_transformers(folder, tokenizer):
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory, vocabulary_file):
-    """Two steps on a few documents that were made with the tests' vocabulary."""
-    root = tmp_path_factory.mktemp("workspace")
-    shards = make_corpus(root, "tea", few_texts(root)[1], vocabulary_file, max_seq_length=64)
+def shards_of(tmp_path_factory):
+    """Makes shards of a few documents with a folder's vocabulary, once for each kind of it and its file."""
+    root, made = tmp_path_factory.mktemp("workspace"), {}
+
+    def shards_of(folder, vocabulary):
+        name = f"{vocabulary.kind}-{find_tokenizer(str(folder)).stem}"
+        if name not in made:
+            made[name] = make_corpus(root, name, few_texts(root)[1], folder, max_seq_length=64)
+        return made[name]
+
+    return shards_of
+
+
+@pytest.fixture
+def settings(tmp_path, shards_of, vocabulary_file, tokenizer):
+    """Two steps on documents that were made with the tests' vocabulary."""
     options = {"batch_tokens": 256, "evaluation": {"held_out_tokens": 200, "full_tokens": 0}}
-    folders = {"run_folder": root / "models" / "run", "tokenizer_folder": vocabulary_file.parent}
-    return PretrainSettings(**folders, shards=shards, steps=2, held_out_share=0.1, resume="never", **options)
+    folders = {"run_folder": tmp_path / "models" / "run", "tokenizer_folder": vocabulary_file.parent}
+    folders["shards"] = shards_of(vocabulary_file.parent, tokenizer)
+    return PretrainSettings(**folders, steps=2, held_out_share=0.1, resume="never", **options)
 
 
 def same_in_transformers(first, second):
@@ -88,7 +99,9 @@ def happened(name):
 
 
 @pytest.mark.parametrize("name", [name for name, (_, message) in FOLDERS.items() if message is None])
-def test_a_folder_as_people_have_it_is_trained_on_and_converted(name, tmp_path, tokenizer, settings):
+def test_a_folder_as_people_have_it_is_trained_on_and_converted(
+    name, tmp_path, tokenizer, settings, shards_of
+):
     source, target, again = (tmp_path / name for name in "abc")
     FOLDERS[name][0](source, tokenizer)
     inspected = run("inspect", source, "--probe", TEXT)
@@ -106,16 +119,14 @@ def test_a_folder_as_people_have_it_is_trained_on_and_converted(name, tmp_path, 
     assert ("not probed" in inspected.stdout) == ("no MLM head" in notices)
     for ours, notice in (("MLM", "no MLM head"), ("sentence-order", "no SOP head"), ("pooler", "no pooler")):
         assert (ours in said) == (notice in notices), ours
-    goes_the_whole_way(source, tmp_path, settings)
+    own = {"init": str(source), "tokenizer_folder": source, "shards": shards_of(source, vocabulary)}
+    goes_the_whole_way(replace(settings, **own), vocabulary, is_tied="untied" not in name)
 
 
-def goes_the_whole_way(source, folder, settings):
+def goes_the_whole_way(settings, vocabulary, is_tied):
     """A corpus of the folder's own vocabulary, pretraining, fine-tuning, and back to transformers."""
-    shards = make_corpus(folder, "tea", few_texts(folder)[1], source, max_seq_length=64)
-    places = {"run_folder": folder / "models" / "run", "tokenizer_folder": source, "shards": shards}
-    result = pretrain(replace(settings, init=str(source), **places))
-    trained = opens_in_transformers(result.checkpoint, load_pretrained(source)[1])
-    is_tied = load_model(source)[0].config.tie_word_embeddings
+    result, folder = pretrain(settings), settings.run_folder.parent
+    trained = opens_in_transformers(result.checkpoint, vocabulary)
     assert torch.equal(trained.decoder, trained.encoder.embedding.word) == is_tied
     train, dev, _ = map(Path, few_examples(folder, 12, 6, 1).values())
     running = {"pooling": "cls", "precision": "fp32"}

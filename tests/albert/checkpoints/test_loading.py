@@ -1,6 +1,4 @@
-"""Models come back the same that transformers cannot express, or has other defaults for; test_oracle.py has
-the others.
-"""
+"""Models that transformers cannot express, or has other defaults for; test_oracle.py has the others."""
 
 import json
 from dataclasses import asdict

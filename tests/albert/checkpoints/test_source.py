@@ -34,14 +34,13 @@ def offline(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
 
-def test_of_both_kinds_of_weights_safetensors_are_read(cache, model_folder, offline):
+def test_of_two_kinds_of_weights_safetensors_are_read_and_what_cannot_be_had_is_a_line(
+    cache, model_folder, offline
+):
     snapshot = put_into_hub_cache(cache, model_folder)
     (snapshot / "pytorch_model.bin").write_bytes(b"not read")
     for name in ("hf:org/albert-tea", str(snapshot)):  # a clone has what the Hub has
         assert load_model(name)[1].new == ()
-
-
-def test_what_cannot_be_had_is_one_line(cache, offline, model_folder):
     for name, message in (
         (str(model_folder.parent), "pass one of its folders, small$"),  # of a run
         ("hf:org/unknown", "not in the local cache and the Hub cannot be reached"),

@@ -1,6 +1,4 @@
-"""The files weights come in: every kind gives the same model, every damaged one is one line, no pickle is
-run.
-"""
+"""Files of weights: every kind gives the same model, every damaged one is one line, no pickle is run."""
 
 import json
 import os
@@ -30,26 +28,21 @@ def folder(oracle, tmp_path):
     return tmp_path / "model"
 
 
-def test_the_index_of_shards_is_the_model(oracle, folder):
+def test_the_index_of_shards_and_weights_under_old_names_are_the_model(oracle, folder):
     oracle.save_pretrained(folder / "shards", max_shard_size="20KB")
     index, shards = folder / "shards" / f"{WEIGHTS}.index.json", (folder / "shards").glob("*.safetensors")
     # all of them are the checkpoint, and its checksum
     assert len(files := read_checkpoint(index).source.files) > 3 and set(files) == {index, *shards}
-    found, report = load_model(index)
-    assert not report.new
-    torch.testing.assert_close(found.state_dict(), load_model(folder)[0].state_dict(), rtol=0, atol=0)
 
-
-def test_gamma_beta_and_module_are_the_names_of_today(folder):
     def old(name, tensor):
         name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
         return {f"module.{name}": tensor}
 
     expected, _ = load_model(folder)
     change_tensors(folder, old)
-    found, report = load_model(folder)
-    assert not report.new
-    torch.testing.assert_close(found.state_dict(), expected.state_dict(), rtol=0, atol=0)
+    for found, report in map(load_model, (index, folder)):
+        assert not report.new
+        torch.testing.assert_close(found.state_dict(), expected.state_dict(), rtol=0, atol=0)
 
 
 def test_the_table_names_every_tensor(folder):

@@ -49,7 +49,7 @@ def test_the_primary_contrast_stands_alone_and_the_others_share_their_error():
     assert "m1 against base" in verdict(found)
 
 
-def test_runs_of_a_recipe_are_the_units_and_the_page_says_so():
+def test_runs_of_a_recipe_are_the_units_in_whatever_order_and_the_page_says_so():
     runs = [0.80, 0.81, 0.815, 0.75, 0.76, 0.755, 0.86, 0.85, 0.865]
     one = model("recipe", runs)
     recipe = replace(one, checkpoints=tuple("abc"), checksums=tuple("abc"))
@@ -67,9 +67,6 @@ def test_runs_of_a_recipe_are_the_units_and_the_page_says_so():
     assert difference.half_width > 1.3 * seeds.differences[0].half_width
     two = replace(model("recipe", runs[:6]), checkpoints=tuple("ab"))
     assert "recipe has 2 pretraining runs, at least 3 are needed" in verdict(comparison(BASE, two))
-
-
-def test_the_order_in_which_pretraining_runs_are_named_changes_nothing():
     runs = {"base": [0.70, 0.75, 0.80], "other": [0.77, 0.82, 0.87]}
     one, other = (replace(model(*of_name), checkpoints=tuple("abc")) for of_name in runs.items())
     found = []
@@ -110,15 +107,11 @@ def test_drift_is_what_a_model_knows_less_of_general_text():
     assert second.drift_half_width == pytest.approx(4.303 * 0.1 / 3**0.5, rel=1e-3)
 
 
-def test_spearmans_ranks_are_among_the_examples_that_are_left():
+def test_examples_left_out_leave_ranks_and_groups_as_if_the_test_file_had_not_had_them():
     said, gold = np.random.default_rng(0).normal(size=(2, 60))
     whole, part = (number_statistics("spearman", said[at:], gold[at:]) for at in (0, 20))
     ours, theirs = (linearised("spearman", one[None]) for one in (whole[20:], part))
     np.testing.assert_allclose(ours, theirs)
-
-
-def test_an_example_left_out_leaves_its_group_smaller():
-    # as if the test file had not had it
     groups = tuple(n // 4 for n in range(EXAMPLES))
     few, n = replace(contamination(0), found=2, examples=(150, 151)), EXAMPLES - 2
     found = comparison(BASE, replace(BETTER, contamination=(few,)), groups=groups)

@@ -22,9 +22,9 @@ def stream(tea_shards, **options):
     return InstanceStream(tea_shards, **{"batch_tokens": 600, "held_out_share": 0.3, **options})
 
 
-def test_every_run_draws_the_same_from_all_over_the_corpus(tmp_path, samples, vocabulary_file, monkeypatch):
+def test_every_run_draws_the_same_and_masks_it_alike(tmp_path, samples, vocabulary_file, monkeypatch):
     monkeypatch.setattr("data.instances.shards.ROW_GROUP", 16)  # many, of which each has some
-    tea_shards = make_corpus(tmp_path, "tea", samples / "tea.jsonl", vocabulary_file)
+    tea_shards = make_corpus(tmp_path, "tea", samples / "tea.jsonl", vocabulary_file, seed=3)
     drawn = stream(tea_shards).held_out(3000)
     assert 3000 <= drawn.lengths.sum() < 3200
     assert is_held_out(drawn.sides, 0.3).all()
@@ -37,12 +37,8 @@ def test_every_run_draws_the_same_from_all_over_the_corpus(tmp_path, samples, vo
     )
     assert len(other.held_out(10**6)) == is_held_out(sides, 0.3).sum()
     places = np.flatnonzero(np.isin(everything, drawn.instance_ids)) / len(everything)
-    assert abs(places.mean() - 0.5) < 0.15 and places.max() > 0.8
-
-
-def test_every_run_masks_them_alike_even_one_that_trains_on_stored_masks(tmp_path, samples, vocabulary_file):
-    shards = make_corpus(tmp_path, "tea", samples / "tea.jsonl", vocabulary_file, seed=3)
-    runs = stream(shards), stream(shards, seed=5, masking="static")
+    assert abs(places.mean() - 0.5) < 0.15 and places.max() > 0.8  # from all over the corpus
+    runs = stream(tea_shards), stream(tea_shards, seed=5, masking="static")  # which trains on stored masks
     first, second = (list(one.held_out_batches(3000)) for one in runs)
     assert all(torch.equal(a.input_ids, b.input_ids) for a, b in zip(first, second, strict=True))
 

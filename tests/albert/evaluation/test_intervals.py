@@ -85,23 +85,17 @@ def test_runs_that_are_not_paired_are_arms_of_their_own(first, second):
     assert 93 <= coverage(simulate(draw, 10 * RUNS)) <= 97
 
 
-def test_without_examples_own_noise_it_is_students_paired_test():
+def test_without_noise_of_examples_or_of_seeds_it_is_that_of_the_other_and_without_any_no_certainty():
     first, second = np.array([0.61, 0.64, 0.60, 0.66]), np.array([0.65, 0.65, 0.66, 0.67])
     found = estimate(np.repeat((second - first)[:, None], 30, axis=1))
     assert (found.degrees, found.p_value) == pytest.approx((3, ttest_rel(second, first).pvalue))
     half = t.ppf(0.975, 3) * (second - first).std(ddof=1) / 2
     assert found.half_width == pytest.approx(half)
-
-
-def test_without_seed_noise_it_is_that_of_the_examples():
     values = np.linspace(-1, 2, 30)
     found = estimate(np.stack([values] * 3))
     assert found.degrees == pytest.approx(29)
     assert found.half_width == pytest.approx(t.ppf(0.975, 29) * values.std(ddof=1) / 30**0.5)
     assert estimate(values[None]) == found
-
-
-def test_equal_differences_are_no_certainty():
     for same in (np.zeros((3, 30)), np.full((2, 30), 0.1)):
         found = estimate(same)
         assert (found.half_width, found.p_value, found.degrees) == (None, None, None)

@@ -1,6 +1,4 @@
-"""Files of examples that a small model can tell apart, in the formats of their publishers, and how a model is
-made ready for them.
-"""
+"""Files of examples that a small model can tell apart, and how a model is made ready for them."""
 
 import json
 from collections.abc import Iterable, Sequence

@@ -88,25 +88,21 @@ def test_every_interval_takes_the_groups_of_its_own_examples_and_a_recipes_check
     assert found.groups == tuple(of_test)
 
 
-def test_dev_chooses_and_test_is_reported(compared):
+def test_test_is_reported_with_its_confusions_classes_and_calibration_over_all_seeds(compared):
     none = compared.model("none")
     assert (none.dev["accuracy"].mean, none.test["accuracy"].mean) == pytest.approx((0, 5 / 8))
     assert unpack(none.outcomes)[..., 0].mean() == 5 / 8
-
-
-def test_confusions_are_gold_by_predicted(compared):
     assert compared.model("none").confusion == ((12, 0), (9, 3))
     assert compared.model("one").confusion == ((9, 3), (4, 8))
-
-
-def test_classes_are_scored_over_all_seeds(compared):
     first, second = compared.model("one").classes
     assert (first.label, first.support, second.support) == ("0", 4, 4)
     assert (first.precision, first.recall) == (pytest.approx(9 / 13), pytest.approx(9 / 12))
     assert second.f1 == pytest.approx(2 * 8 / (12 + 11))
+    for name, right in (("none", 5 / 8), ("one", 17 / 24), ("two", 1)):
+        assert compared.model(name).calibration.ece == pytest.approx(abs(0.8 - right))
 
 
-def test_examples_that_changed_are_told_the_surest_first(compared):
+def test_changed_examples_are_told_the_surest_first_and_slices_are_by_length_and_domain_words(compared):
     one, _ = compared.changes
     assert (one.fixed, one.broken) == (2, 1)
     sure, less = one.fixed_examples
@@ -115,9 +111,6 @@ def test_examples_that_changed_are_told_the_surest_first(compared):
     assert (less.gold, less.baseline, less.model) == ("1", "0", "1")
     (broken,) = one.broken_examples
     assert (broken.number, broken.text, broken.gold, broken.model) == (1, "水", "0", "1")
-
-
-def test_slices_are_by_length_and_by_domain_words(compared):
     told = [(one.by, one.low, one.high, one.examples) for one in compared.model("none").slices]
     assert told == [
         ("length", 3, 4, 2),  # with [CLS] and [SEP]
@@ -131,11 +124,6 @@ def test_slices_are_by_length_and_by_domain_words(compared):
     scores = [one.score.mean for one in compared.model("none").slices]
     # NONE is right of the even examples and the last
     assert scores == pytest.approx([1 / 2, 1 / 2, 1 / 2, 1, 3 / 5, 1 / 2, 1])
-
-
-def test_calibration_is_that_of_every_seed(compared):
-    for name, right in (("none", 5 / 8), ("one", 17 / 24), ("two", 1)):
-        assert compared.model(name).calibration.ece == pytest.approx(abs(0.8 - right))
 
 
 @pytest.mark.parametrize("seconds, seeds", [(59.0, 10), (61.0, 5)])

@@ -137,7 +137,9 @@ def keep(kept, one, runs, name="small"):
     return again, sorted(path.name for path in kept.folder.iterdir())
 
 
-def test_of_each_model_the_best_seed_on_dev_is_kept(tmp_path, tokenizer):
+def test_of_each_model_the_best_seed_on_dev_is_kept_even_if_a_process_is_killed(
+    tmp_path, tokenizer, monkeypatch
+):
     one, _ = candidate(tmp_path, tokenizer, "single")
     runs = [fine_tune_one(one, seed, 3e-3) for seed in (0, 1)]
     best, every = (KeptModels(tmp_path / str(every_seed), every_seed) for every_seed in (False, True))
@@ -149,12 +151,8 @@ def test_of_each_model_the_best_seed_on_dev_is_kept(tmp_path, tokenizer):
     found = [keep(best, one, runs, name)[1][-1] for name in ("a b", "..", "模型 一")]
     assert found == ["small", "small", "模型-一"]
     assert keep(best, one, runs, "a-b")[1] == ["a-b", "a-b-2", "model", "small", "模型-一"]
-
-
-def test_a_kept_model_is_whole_and_alone_wherever_a_process_was_killed(tmp_path, tokenizer, monkeypatch):
-    """While it wrote the weights, or while it removed the model before."""
-    one, _ = candidate(tmp_path, tokenizer, "single")
-    runs, kept = [fine_tune_one(one, seed, 3e-3) for seed in (0, 1)], KeptModels(tmp_path / "kept", False)
+    # whole and alone wherever a process was killed: while it wrote the weights or removed the model before
+    kept = KeptModels(tmp_path / "kept", False)
 
     def die(folder, **options):
         for path in folder.glob("task.json"):

@@ -126,7 +126,7 @@ def span_scores(encoded, *given):
     return scores
 
 
-def test_an_answer_ends_after_it_begins_and_is_not_too_long(tokenizer):
+def test_an_answer_ends_after_it_begins_is_not_too_long_and_is_none_where_there_are_only_spaces(tokenizer):
     passage = "采茶要早炒锅热水泡香" * 8
     example = SpanExample("1", passage, "何？", ("茶要早",), (1,))
     learner, encoded, first = encoded_spans(tokenizer, example)
@@ -138,6 +138,9 @@ def test_an_answer_ends_after_it_begins_and_is_not_too_long(tokenizer):
     assert found.answers == ("茶要早",) and found.right.all()
     longest = span_scores(encoded, start, (0, first + LONGEST_ANSWER, 1, 9), before, right)
     assert learner.predict(longest, [example], encoded).answers == (passage[1 : 1 + LONGEST_ANSWER],)
+    example = SpanExample("1", "\u3000\n", "何处？", (), ())
+    learner, encoded, _ = encoded_spans(tokenizer, example)
+    assert learner.predict(span_scores(encoded), [example], encoded).answers == ("",)
 
 
 def test_an_answer_of_any_window_is_weighed_against_none_in_all(tokenizer):
@@ -163,12 +166,6 @@ def test_an_answer_of_any_window_is_weighed_against_none_in_all(tokenizer):
     # a model that has always seen an answer gives one
     always = Span("squad", has_unanswerable=False)
     assert always.predict(scores, [example], encoded).answers == ("香山",)
-
-
-def test_a_passage_of_nothing_but_spaces_has_no_answer(tokenizer):
-    example = SpanExample("1", "\u3000\n", "何处？", (), ())
-    learner, encoded, _ = encoded_spans(tokenizer, example)
-    assert learner.predict(span_scores(encoded), [example], encoded).answers == ("",)
 
 
 def test_a_choice_is_among_a_questions_own_answers(tokenizer):

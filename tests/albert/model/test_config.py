@@ -106,13 +106,10 @@ def test_the_table_names_every_preset():
     assert rows["bert-large"].split()[10] == "1.000"
 
 
-def test_a_presets_chinese_name_is_its_plain_one():
+def test_presets_and_variants_are_checked_and_every_wrong_field_is_named_at_once():
     assert AlbertConfig.preset("base-zh") == AlbertConfig.preset("base")
     with pytest.raises(ConfigError, match="no preset 'enormous': there are tiny, small"):
         AlbertConfig.preset("enormous")
-
-
-def test_a_variant_is_checked_too():
     message = "hidden_size=100 is not a multiple of num_attention_heads=12; 96 would be"
     with pytest.raises(ConfigError, match=message):
         replace(AlbertConfig.preset("tiny"), hidden_size=100)
@@ -120,9 +117,6 @@ def test_a_variant_is_checked_too():
         replace(SMALL, num_hidden_groups=5)
     with pytest.raises(ConfigError, match="nothing to group"):
         replace(SMALL, num_hidden_groups=3, share="none")
-
-
-def test_every_wrong_field_is_named_at_once():
     with pytest.raises(ConfigError) as error:
         AlbertConfig(vocab_size="21128", hidden_size=-1, hidden_act="exec", share=3, layer_norm_eps=True)
     for name in ("vocab_size", "hidden_size", "hidden_act", "share", "layer_norm_eps"):

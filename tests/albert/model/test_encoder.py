@@ -53,11 +53,14 @@ def gradients(model, batch):
     return {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
-def test_a_sequence_longer_than_the_models_positions_is_refused():
+def test_longer_sequences_than_the_models_positions_are_refused_and_further_token_types_are_its_last():
     encoder, longest = random_model().encoder, SMALL.max_position_embeddings
     encoder(pack([[1] * longest]))
     with pytest.raises(InputError, match="sequences of 41 tokens: the model has 40 positions"):
         encoder(pack([[1], [1] * (longest + 1)]))
+    model, ids = random_model(replace(SMALL, type_vocab_size=1)).eval(), [[5, 6, 7, 8]]
+    with torch.no_grad():
+        assert torch.equal(model.encoder(pack(ids, [[0, 0, 1, 1]])), model.encoder(pack(ids)))
 
 
 def test_threads_that_share_a_model_read_with_it_at_once():
@@ -126,15 +129,12 @@ def test_more_layers_have_the_weights_of_those_that_there_were(change):
                 assert torch.equal(p, copied) and p.data_ptr() != copied.data_ptr()
 
 
-def test_layers_that_share_all_can_be_fewer_but_not_none():
+def test_layers_that_share_all_can_be_fewer_but_not_none_and_growth_never_loses_parameters():
     model, batch = random_model().eval(), masked_batch()
     fewer = grow(model, num_hidden_layers=2)
     assert torch.equal(fewer.encoder(batch), model.encoder.hidden_states(batch)[2])
     with pytest.raises(ConfigError, match="num_hidden_layers=0"):
         grow(model, num_hidden_layers=0)
-
-
-def test_growth_never_loses_parameters():
     model = random_model(replace(SMALL, share="ffn"))
     for share in ("all", "attention"):
         with pytest.raises(ConfigError, match="which can become ffn, none"):
@@ -260,9 +260,3 @@ def test_a_compiled_model_learns_the_same_on_a_cpu():
     plain = gradients(model, batch)
     compiled = gradients(torch.compile(model, backend="aot_eager"), batch)
     torch.testing.assert_close([*compiled.values()], [*plain.values()])
-
-
-def test_a_model_of_one_token_type_reads_pairs_as_of_that_type():
-    model, ids = random_model(replace(SMALL, type_vocab_size=1)).eval(), [[5, 6, 7, 8]]
-    with torch.no_grad():
-        assert torch.equal(model.encoder(pack(ids, [[0, 0, 1, 1]])), model.encoder(pack(ids)))

@@ -54,9 +54,7 @@ GRID = [
 
 
 def theirs(case: Case, seed: int = 0) -> transformers.PreTrainedModel:
-    """transformers' model with random weights, biases and LayerNorms too, or a mixed-up name would not
-    show.
-    """
+    """transformers' model with random weights, biases and LayerNorms too, or no mixed-up name would show."""
     torch.manual_seed(seed)
     shape = {
         "vocab_size": VOCABULARY,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from albert.pretraining import PretrainSettings, check_start
+from albert.pretraining import PretrainSettings, check_start, pretrain
 from albert.pretraining.trainer import Trainer
 from albert.runtime import Process
 from tests.conftest import save_small_model
@@ -22,28 +22,23 @@ def small(tmp_path_factory, tokenizer):
 
 
 @pytest.fixture(scope="package")
-def corpora(tmp_path_factory, samples, vocabulary_file):
-    """Shards by corpus: two fields, the second without sentence order; the first in longer sequences too, and
-    for spans.
-    """
+def corpora(tmp_path_factory, samples, vocabulary_file, tea_shards):
+    """Shards by corpus: two fields, one without sentence order, one in long sequences and for spans too."""
     root, tea = tmp_path_factory.mktemp("workspace"), samples / "tea.jsonl"
     made = {
         "tea": (tea, {"max_seq_length": 64, "instances": {"sop": "on"}}),
-        "tea-128": (tea, {}),
         "general": (samples / "general.txt", {"max_seq_length": 64, "instances": {"sop": "off"}}),
         "spans": (tea, {"objective": "spanbert"}),
     }
-    return {
-        name: make_corpus(root, name, source, vocabulary_file, **options)
-        for name, (source, options) in made.items()
-    }
+    shards = {name: make_corpus(root, name, text, vocabulary_file, **of) for name, (text, of) in made.items()}
+    return {"tea-128": tea_shards, **shards}
 
 
-@pytest.fixture
-def settings(tmp_path, small, vocabulary_file, corpora):
+@pytest.fixture(scope="package")
+def usual(tmp_path_factory, small, vocabulary_file, corpora):
     """A run of sixteen steps on corpus tea."""
     return PretrainSettings(
-        run_folder=tmp_path / "run",
+        run_folder=tmp_path_factory.mktemp("whole") / "run",
         shards=corpora["tea"],
         tokenizer_folder=vocabulary_file.parent,
         init=str(small),
@@ -54,6 +49,18 @@ def settings(tmp_path, small, vocabulary_file, corpora):
         evaluation={"held_out_tokens": 2000, "every": 4, "full_tokens": 0},
         running={"log_every": 1},
     )
+
+
+@pytest.fixture(scope="package")
+def whole(usual):
+    """The result of that run, to be read alone."""
+    return pretrain(usual)
+
+
+@pytest.fixture
+def settings(usual, tmp_path):
+    """The same run in a folder of the test's own."""
+    return replace(usual, run_folder=tmp_path / "run")
 
 
 def with_options(settings, **options):

@@ -83,14 +83,11 @@ def batch_of(length: int, sequences: int) -> Batch:
     return replace(pack([[1] * length] * sequences), **masked)
 
 
-def test_a_filler_has_no_more_positions_than_the_model():
+def test_a_filler_has_no_more_positions_than_the_model_and_a_batch_that_outgrows_its_graph_a_larger_one():
     graphs = graphs_of(None, longest=100)
     fitted = [graphs.fit(batch_of(length, 2)) for length in [70] * WARM_UP + [80, 50]]
     assert [batch.tokens for batch in fitted[WARM_UP:]] == [512, 100]
     assert fitted[WARM_UP].max_seqlen == 100 == fitted[WARM_UP].position_ids.max() + 1
-
-
-def test_a_batch_that_outgrows_its_graph_has_a_larger_one():
     graphs = graphs_of(None)
     shapes = [Shape.of(graphs.fit(batch_of(*sizes))) for sizes in [(60, 8)] * (WARM_UP + 1) + [(15, 30)] * 2]
     assert all(shape.tokens == 512 for shape in shapes[WARM_UP:])

@@ -30,7 +30,7 @@ from tests.workers import begin
 
 
 def test_training_lowers_the_held_out_loss(settings):
-    result = pretrain(with_options(settings, steps=60, evaluation={"every": 30}))
+    result = pretrain(with_options(settings, steps=40, evaluation={"every": 20}))
     first, last = result.evaluations()[0], result.evaluations()[-1]
     assert last["held_out_mlm_loss"] < first["held_out_mlm_loss"] - 0.5
     model, tokenizer = load_pretrained(result.checkpoint)
@@ -66,7 +66,7 @@ def test_files_of_another_version_are_refused_in_one_line(settings):
         kept.write_text(text)
         with pytest.raises(InputError, match=f"no settings of this version.*--resume never: .*{told}"):
             pretrain(settings)
-    assert pretrain(replace(settings, resume="never")).resumed_from == 0
+    assert pretrain(replace(settings, steps=2, resume="never")).resumed_from == 0
 
 
 def test_a_run_that_has_ended_stays_as_it_is_and_is_refused_with_other_settings(settings, corpora):
@@ -83,7 +83,7 @@ def test_a_run_that_has_ended_stays_as_it_is_and_is_refused_with_other_settings(
     assert with_step_size(replace(settings, batch_tokens=None), Process()).batch_tokens == 512
     with pytest.raises(ConfigError, match="this run would remove .*checkpoint-16, which it starts from"):
         pretrain(replace(settings, init=str(first.checkpoint), resume="never"))
-    assert pretrain(replace(settings, batch_tokens=256, resume="never")).resumed_from == 0
+    assert pretrain(replace(settings, batch_tokens=256, steps=2, resume="never")).resumed_from == 0
     assert json.loads((settings.run_folder / "settings.json").read_text())["resume"] == "auto"  # by torchrun
     prepare_folder(replace(settings, resume="never"))
     assert not (settings.run_folder / "result.json").exists() and not list_checkpoints(settings.run_folder)
@@ -114,9 +114,7 @@ def test_a_start_can_be_unshared_deepened_and_checkpointed(settings):
     assert len(result.layers) == 3 and all(change.distance > 0 for change in result.layers)
     # going on needs no growth anew
     assert pretrain(with_options(grown, running={"activation_checkpointing": False})).resumed_from == 16
-
-
-def test_a_preset_can_be_unshared_too(settings):
+    # a preset can be unshared too
     model, report, _ = check_start(with_options(settings, init="tiny", growth={"share": "none"}))
     first, second = model.encoder.attentions[:2]
     assert report is None and not torch.equal(first.output.weight, second.output.weight)

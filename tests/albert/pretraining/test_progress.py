@@ -38,7 +38,7 @@ def logged(settings, state, numbers=range(1, 5), speaks=True):
     return log
 
 
-def test_a_line_has_means_speed_and_the_time_that_is_left(settings, capsys):
+def test_a_line_has_means_speed_and_time_left_and_no_figure_of_other_tokens_than_its_losses(settings, capsys):
     state = TrainerState(history=[{"step": 0, "held_out_mlm_loss": 3.0}])
     log = logged(settings, state)
     record = state.history[-1]
@@ -51,9 +51,6 @@ def test_a_line_has_means_speed_and_the_time_that_is_left(settings, capsys):
     assert line.endswith("0:00:18 left")
     kept = [json.loads(line) for line in log.path.read_text().splitlines()]
     assert kept == state.history and [r["step"] for r in kept] == [0, 2, 4]
-
-
-def test_a_line_has_no_figure_of_other_tokens_than_its_losses(settings, capsys):
     log = ProgressLog(settings, state := TrainerState(), speaks=True)
     baselines = {"held_out_bigram_loss@law": 5.0, "held_out_seen": 0.1}
     log.record({"step": 0, "held_out_mlm_loss": 3.0, "full_held_out_mlm_loss": 4.0, **baselines}, state)
@@ -73,18 +70,15 @@ def test_a_rollback_removes_the_records_after_it(settings):
     assert [(r["step"], r["tokens_per_second"]) for r in kept] == [(2, 200.0), (4, 200.0)]
 
 
-def test_on_a_terminal_there_is_a_bar(settings, capsys, monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    logged(settings, TrainerState())
-    shown = capsys.readouterr().err
-    assert "4/40" in shown and "tokens_per_second 200" in shown and "step 4/40" not in shown
-
-
-def test_only_the_first_process_speaks(settings, capsys):
+def test_only_the_first_process_speaks_and_on_a_terminal_there_is_a_bar(settings, capsys, monkeypatch):
     log = logged(settings, state := TrainerState(), speaks=False)
     log.say("nothing")
     assert not capsys.readouterr().err and not settings.run_folder.exists()
     assert [record["step"] for record in state.history] == [2, 4]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    logged(settings, TrainerState())
+    shown = capsys.readouterr().err
+    assert "4/40" in shown and "tokens_per_second 200" in shown and "step 4/40" not in shown
 
 
 def test_a_tracker_that_fails_is_reported_once_and_switched_off(settings, capsys, monkeypatch):

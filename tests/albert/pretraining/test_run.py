@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import resource
 import shutil
 import signal
-import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -34,13 +35,14 @@ from albert.pretraining import (
     run,
     write_settings,
 )
+from albert.pretraining.__main__ import app
 from albert.pretraining.start import phases
 from data.errors import ConfigError, InputError
-from tests import ROOT
+from data.terminal import run_app
 from tests.albert.pretraining.conftest import assert_same, weights, with_options
-from tests.commands import run_python
 from tests.conftest import save_small_model, small_model
 from tests.flows.serving import wait_until
+from tests.workers import begin
 
 
 def test_a_mixed_in_corpus_is_evaluated_by_itself(settings, corpora):
@@ -128,12 +130,11 @@ def test_kernels_that_cannot_run_are_refused_before_anything_is_written(settings
     assert not settings.run_folder.exists()
 
 
-def test_sentence_order_can_weigh_nothing(settings, tmp_path):
-    weighed = pretrain(settings)
-    left_out = pretrain(with_options(settings, objective={"sop_weight": 0.0}, run_folder=tmp_path / "b"))
+def test_sentence_order_can_weigh_nothing(settings, whole):
+    left_out = pretrain(with_options(settings, objective={"sop_weight": 0.0}))
     for name in ("sop_classifier.classifier.weight", "albert.pooler.weight"):
         start = load_file(Path(settings.init) / "model.safetensors")[name]
-        before, after = (weights(r.checkpoint)[f"model.safetensors/{name}"] for r in (weighed, left_out))
+        before, after = (weights(r.checkpoint)[f"model.safetensors/{name}"] for r in (whole, left_out))
         assert torch.equal(after, start) and not torch.equal(before, after)  # nor does it decay
 
 
@@ -150,21 +151,19 @@ def test_a_span_is_predicted_from_its_boundary_alone(tokenizer):
 def test_the_further_losses_are_trained_and_come_back_where_a_checkpoint_is_damaged(settings, corpora):
     """The contrast drops out."""
     spans = with_options(settings, shards=corpora["spans"], objective={"contrast_weight": 0.1})
-    result = pretrain(replace(spans, steps=16))
+    result = pretrain(spans)
     losses = [r["boundary_loss"] for r in result.history if "boundary_loss" in r]
     assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.3
     assert sum("contrast_loss" in r for r in result.history) == len(losses)
     assert "boundary" not in " ".join(load_file(result.checkpoint / "model.safetensors"))
-    other = replace(spans, run_folder=settings.run_folder.parent / "broken")
-    pretrain(replace(other, steps=16))
-    newest = list_checkpoints(other.run_folder)[0]
-    (newest / "model.safetensors").write_bytes(b"damaged")
-    again = pretrain(other)
+    trained = weights(result.checkpoint)
+    (result.checkpoint / "model.safetensors").write_bytes(b"damaged")
+    again = pretrain(spans)
     assert again.resumed_from == 12 and any("damaged" in notice for notice in again.notices)
-    assert_same(result.checkpoint, again.checkpoint)
-    for folder in list_checkpoints(other.run_folder):
+    assert_same(trained, again.checkpoint)
+    for folder in list_checkpoints(spans.run_folder):
         (folder / "manifest.json").unlink()
-    anew = pretrain(other)
+    anew = pretrain(spans)
     assert anew.resumed_from == 0 and "no checkpoint is whole: beginning anew" in anew.notices
 
 
@@ -187,27 +186,20 @@ def test_the_best_checkpoint_is_kept_beside_the_newest_and_training_can_stop_ear
     assert first == last > result.evaluations()[0]["held_out_masked_tokens"]
 
 
-def test_a_checkpoint_by_time_changes_neither_losses_nor_weights(settings, tmp_path):
-    results, steps = [], []
-    for minutes in (1e-9, 1e4):
-        timed = with_options(settings, running={"checkpoint_minutes": minutes})
-        timed, written = replace(timed, run_folder=tmp_path / f"{minutes}"), []
-        results.append(pretrain(timed, on_checkpoint=lambda state, *_, to=written: to.append(state.step)))
-        steps.append(written)
-    assert steps == [[*range(17)], [0, 4, 8, 12, 16]]
-    losses = [[record["mlm_loss"] for record in r.history if "mlm_loss" in record] for r in results]
+def test_a_checkpoint_by_time_changes_neither_losses_nor_weights(settings, whole):
+    timed, steps = with_options(settings, running={"checkpoint_minutes": 1e-9}), []
+    result = pretrain(timed, on_checkpoint=lambda state, *_: steps.append(state.step))
+    assert steps == [*range(17)]
+    losses = [[record["mlm_loss"] for record in r.history if "mlm_loss" in record] for r in (result, whole)]
     assert losses[0] == losses[1]
-    assert_same(*(result.checkpoint for result in results))
+    assert_same(result.checkpoint, whole.checkpoint)
 
 
 @pytest.mark.parametrize(("register", "left"), [(register_module_forward_hook, 6), (register_step_hook, 4)])
 def test_a_run_cancelled_in_a_step_saves_the_step_before_unless_weights_were_changing(
-    settings, tmp_path, register, left
+    settings, whole, register, left
 ):
-    whole = pretrain(replace(settings, run_folder=tmp_path / "whole"))
-    calls = []
-
-    watched = (torch.optim.Optimizer, PretrainingObjective)
+    calls, watched = [], (torch.optim.Optimizer, PretrainingObjective)
 
     def cancel(part, *_):
         if isinstance(part, watched) and getattr(part, "training", True):
@@ -226,8 +218,7 @@ def test_a_run_cancelled_in_a_step_saves_the_step_before_unless_weights_were_cha
     assert_same(result.checkpoint, whole.checkpoint)
 
 
-def test_an_evaluation_that_was_cancelled_is_made_when_the_run_resumes(settings, tmp_path, monkeypatch):
-    whole = pretrain(replace(settings, run_folder=tmp_path / "whole"))
+def test_an_evaluation_that_was_cancelled_is_made_when_the_run_resumes(settings, whole, monkeypatch):
     evaluate, calls = run.evaluate, iter(range(9))
 
     def cancelled(*args, **options):
@@ -245,23 +236,28 @@ def test_an_evaluation_that_was_cancelled_is_made_when_the_run_resumes(settings,
     assert_same(result.checkpoint, whole.checkpoint)
 
 
+def train_as_command(folder, most=None):
+    """As `python -m albert.pretraining`; no file grows beyond `most` bytes, as on a full disk."""
+    if most:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    with (folder / "said.txt").open("w") as said, redirect_stdout(said), redirect_stderr(said):
+        sys.exit(run_app(app, [str(folder / "settings.json")]))
+
+
 def test_a_full_disk_ends_the_run_with_the_last_checkpoint_whole(settings, tmp_path):
     straight = replace(settings, steps=8)
     newest = pretrain(straight).checkpoint
-    # a file cannot grow beyond this: what a full disk does, for one process alone
     half = max(path.stat().st_size for path in newest.iterdir()) // 2
     whole = shutil.copytree(newest, tmp_path / "whole")
     (newest / "model.safetensors").write_bytes(b"")
-    limited = (
-        "import resource, runpy, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({half}, {half})); "
-        "runpy.run_module('albert.pretraining', run_name='__main__')"
-    )
     write_settings(straight, tmp_path / "settings.json")
-    ended = run_python("-c", limited, tmp_path / "settings.json")
-    assert ended.returncode == 2, ended.stderr
-    assert "checkpoint-8 could not be written" in ended.stderr and "checkpoint-4 is whole" in ended.stderr
-    assert "Traceback" not in ended.stderr and not list(straight.run_folder.glob("writing-*"))
+    ended, said = begin(train_as_command, tmp_path, half), tmp_path / "said.txt"
+    ended.join()
+    assert ended.exitcode == 2, said.read_text()
+    for part in ("checkpoint-8 could not be written", "checkpoint-4 is whole"):
+        assert part in said.read_text()
+    assert "Traceback" not in said.read_text() and not list(straight.run_folder.glob("writing-*"))
     assert_same(whole, pretrain(straight).checkpoint)
 
 
@@ -302,26 +298,25 @@ def test_event_files_hold_the_metrics(settings):
     assert [event.step for event in events.Scalars("mlm_loss")] == list(range(1, 17))
 
 
-@pytest.mark.parametrize("masking", ["dynamic", "static"])
-def test_a_run_reports_its_masks_and_how_long_it_waited(settings, masking):
-    audits = pretrain(with_options(settings, objective={"masking": masking})).audits
-    assert audits.masks.whole_words == 1
-    assert audits.masks.rate == pytest.approx(audits.rule_mask_rate, abs=0.02)
-    assert sum(bucket.swapped for bucket in audits.by_length) > 0
-    assert 0 <= audits.loader_wait_share < 1 and audits.peak_memory_bytes > 10**7
-    assert (audits.ngrams is not None) == (masking == "dynamic")
+def test_a_run_reports_its_masks_and_how_long_it_waited(settings, whole):
+    static = pretrain(with_options(settings, objective={"masking": "static"}))
+    for audits in (whole.audits, static.audits):
+        assert audits.masks.whole_words == 1
+        assert audits.masks.rate == pytest.approx(audits.rule_mask_rate, abs=0.02)
+        assert sum(bucket.swapped for bucket in audits.by_length) > 0
+        assert 0 <= audits.loader_wait_share < 1 and audits.peak_memory_bytes > 10**7
+    assert static.audits.ngrams is None and whole.audits.ngrams is not None
 
 
 def test_sigterm_ends_a_run_with_a_checkpoint_and_exit_code_75(settings, tmp_path):
     endless = with_options(settings, steps=10**6, evaluation={"every": 10**6})
     write_settings(endless, tmp_path / "settings.json")
-    command = [sys.executable, "-m", "albert.pretraining", str(tmp_path / "settings.json")]
-    started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    started = begin(train_as_command, tmp_path)
     metrics = settings.run_folder / "metrics.jsonl"
     wait_until(lambda: metrics.is_file() and metrics.read_text().count("\n") > 3)
-    started.send_signal(signal.SIGTERM)
-    told, _ = started.communicate(timeout=120)
+    started.terminate()
+    started.join(120)
     (checkpoint,) = list_checkpoints(settings.run_folder)
     last = json.loads(metrics.read_text().splitlines()[-1])
-    assert started.returncode == 75 and "run: interrupted after" in told
+    assert started.exitcode == 75 and "run: interrupted after" in (tmp_path / "said.txt").read_text()
     assert checkpoint.name == f"checkpoint-{last['step']}"

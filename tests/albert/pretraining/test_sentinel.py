@@ -16,7 +16,7 @@ from data.errors import ConfigError
 from tests.albert.pretraining.conftest import assert_same, weights, with_options
 
 
-def test_the_sentinel_tells_noise_from_divergence():
+def test_the_sentinel_tells_noise_and_a_task_that_grows_harder_from_divergence():
     rng = np.random.default_rng(0)
     sound, spoilt = Sentinel({}), Sentinel({})
     losses = 3 + 5 * np.exp(-np.arange(300) / 50) + rng.normal(0, 0.4, 300)
@@ -27,10 +27,7 @@ def test_the_sentinel_tells_noise_from_divergence():
     wrong = [at_once.check({0: loss}, 1.0) for loss in [3.0] + [8.0] * 10]
     assert not any(wrong[:10]) and "rose from 3.00" in wrong[10]  # not yet in the first ten, as some recover
     assert "not finite" in Sentinel({}).check({0: 2.0}, float("inf"))
-
-
-def test_a_task_that_grows_harder_is_not_taken_for_divergence():
-    """Two nats more in 100 steps, as the mask rate rises every fourth of them; then one at once."""
+    # two nats more in 100 steps, as the mask rate rises every fourth of them; then one at once
     unaware, aware = Sentinel({}), Sentinel({})
     losses = [3.0] * 20 + [3 + step / 50 for step in range(100)]
     assert any(unaware.check({0: loss}, 1.0) for loss in losses)
@@ -56,9 +53,7 @@ def test_a_harder_part_of_the_text_is_told_from_a_worse_model():
 
 
 class ChangedLosses:
-    """Adds to the losses of the given training batches, by default NaN, and to the upper end of the held-out
-    loss's interval; with `held_out` also to that loss.
-    """
+    """Adds to losses of training batches and to the held-out interval's end; `held_out`: to that loss too."""
 
     def __init__(self, monkeypatch, calls, by=float("nan"), *, held_out=False):
         self.number, self.calls = 0, set(calls)
@@ -167,15 +162,14 @@ def test_a_checkpoint_written_during_divergence_is_skipped_and_may_still_be_the_
     assert result.best_checkpoint.is_dir()
 
 
-def test_reviewing_figures_less_often_changes_nothing(settings, monkeypatch):
+def test_reviewing_figures_less_often_changes_nothing(settings, whole, monkeypatch):
     """As on a GPU, where every look waits."""
-    often = pretrain(settings)
     monkeypatch.setitem(REVIEW_INTERVAL, "cpu", 10)
     rarely = with_options(settings, running={"log_every": 3}, evaluation={"every": 5})
     rarely = replace(rarely, run_folder=settings.run_folder.parent / "b")
     result = pretrain(rarely)
-    assert_same(often.checkpoint, result.checkpoint)
-    losses = {r["step"]: r["mlm_loss"] for r in often.history if "mlm_loss" in r}
+    assert_same(whole.checkpoint, result.checkpoint)
+    losses = {r["step"]: r["mlm_loss"] for r in whole.history if "mlm_loss" in r}
     logged = [r for r in result.history if "mlm_loss" in r]
     assert [r["step"] for r in logged] == [3, 6, 9, 12, 15, 16]
     assert all(r["tokens_per_second"] < 1e7 for r in logged)

@@ -71,12 +71,9 @@ def saved(tmp_path, tokenizer):
     return save_checkpoint(tmp_path, objective, optimizer, TrainerState(step=7, tokens=2), None)
 
 
-def test_a_checkpoint_takes_the_place_of_an_older_one_and_of_what_was_left_of_one(saved):
+def test_a_checkpoint_replaces_an_older_one_whole_wherever_the_process_is_killed(saved, tokenizer):
     assert is_whole(saved) and read_trainer_state(saved).tokens == 2
     assert not (saved / "half a file").exists() and [p.name for p in saved.parent.iterdir()] == [saved.name]
-
-
-def test_a_checkpoint_stays_whole_wherever_the_process_that_replaces_it_is_killed(saved, tokenizer):
     objective = objective_of(tokenizer)
     optimizer = make_optimizer("adamw", objective, 1e-3, 0.01)
 

@@ -25,7 +25,7 @@ def test_the_command_prints_the_schema_and_reports_follow_it(page):
     assert list(Draft202012Validator(schema).iter_errors(metrics))
 
 
-def test_a_report_is_read_back_as_it_was(whole_report, page, tmp_path):
+def test_a_report_is_read_back_as_it_was_and_its_schema_describes_fields(whole_report, page, tmp_path):
     assert whole_report.evaluations and whole_report.bases and whole_report.corpora
     assert whole_report.pretraining.audits and whole_report.pretraining.events
     assert read_report(page.parent) == read_report(page) == whole_report
@@ -34,9 +34,6 @@ def test_a_report_is_read_back_as_it_was(whole_report, page, tmp_path):
     empty = report_of()
     assert empty.verdict == "Corpus only: nothing was trained."
     assert read_report(write_report(empty, tmp_path / "空")) == empty
-
-
-def test_the_schema_describes_records_and_fields():
     parts = report_schema()["$defs"]
     described = parts["Comparison"]["properties"]["chance"]["description"]
     assert described == "main metric of a constant or random answer on the reported split"
@@ -70,7 +67,7 @@ def test_figures_of_runs_stand_side_by_side(runs):
     assert differing_table(read_runs(runs)).rows == (("pretraining: learning_rate", "0.0001", "5e-05"),)
 
 
-def test_settings_are_compared_among_runs_of_a_kind():
+def test_settings_are_compared_among_runs_of_a_kind_and_versions_stand_for_paths_of_shards():
     def differing(*settings):
         runs = [report_of(settings=one) for one in settings]
         return differing_table(dict(zip("abcd", runs, strict=False))).rows
@@ -79,9 +76,6 @@ def test_settings_are_compared_among_runs_of_a_kind():
     arms = [{"arm: x": one, "arm: y": one, "sizes": {"tokens": 5}}, {"arm: x": one, "arm: y": two}]
     assert differing(*arms) == (("arm 2: rate", "1", "2"),)
     assert differing({"x": one}, {"x": one}, {"y": one}, {"y": two}) == (("y: rate", "–", "–", "1", "2"),)
-
-
-def test_versions_of_a_corpus_stand_for_the_paths_of_its_shards():
     facts = [replace(CORPUS, version=number) for number in (2, 3)]
     runs = [report_of(corpora=[one], settings={"x": {"shards": [str(one.version)]}}) for one in facts]
     row = ("corpus: 茶", "version 2, efefefef", "version 3, efefefef")

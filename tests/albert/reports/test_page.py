@@ -40,15 +40,6 @@ def html(page):
     return page.read_text(encoding="utf-8")
 
 
-def test_the_page_is_whole_and_needs_nothing_from_outside(html):
-    # every element is closed, in order, but meta, which HTML never closes
-    ET.fromstring(re.sub(r"(<meta [^>]*)>", r"\1/>", html[html.index("<html") :]))
-    outside = re.findall(r"""(?:src|href)\s*=\s*["']([^"'#][^"']*)|url\((?!#)([^)]*)|@import|<script""", html)
-    assert not outside
-    ids = re.findall(r'\bid="([^"]+)"', html)
-    assert len(ids) == len(set(ids))
-
-
 def plots_of(html: str) -> list[ET.Element]:
     return [*map(ET.fromstring, re.findall(r"<svg.*?</svg>", html, re.S))]
 
@@ -57,7 +48,13 @@ def descriptions_of(html: str) -> dict[str, str]:
     return {plot[0].text: plot[1].text for plot in plots_of(html)}
 
 
-def test_every_plot_has_a_name_a_description_and_the_pages_colours(html):
+def test_the_page_needs_nothing_from_outside_and_every_plot_has_a_description_and_the_pages_colours(html):
+    # every element is closed, in order, but meta, which HTML never closes
+    ET.fromstring(re.sub(r"(<meta [^>]*)>", r"\1/>", html[html.index("<html") :]))
+    outside = re.findall(r"""(?:src|href)\s*=\s*["']([^"'#][^"']*)|url\((?!#)([^)]*)|@import|<script""", html)
+    assert not outside
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
     plots = plots_of(html)
     assert len(plots) > 20 and any("继续" in "".join(plot.itertext()) for plot in plots)
     for plot, source in zip(plots, re.findall(r"<svg.*?</svg>", html, re.S), strict=True):
@@ -101,15 +98,12 @@ def test_confusions_and_rates_are_listed_and_each_seed_of_a_recipe_names_its_pre
     assert "right in 0 of 3 runs" in changed.about and "right in 3 of 6 runs" in changed.about
 
 
-def test_what_is_not_trained_has_no_rate():
+def test_what_is_not_trained_has_no_rate_near_certainty_a_bound_and_a_single_seed_no_interval():
     read = model("read", [0.7], seeds=(seed_result(0, {"accuracy": 0.7}, best_epoch=0, learning_rate=8e-4),))
     assert report_of(comparison(read)).verdict.endswith("accuracy on 茶事 test; nothing to compare with.")
     details = evaluation_section(comparison(read), "t").details
     (table,) = next(one.tables for one in details if one.title == "Every seed")
     assert "dev" in table.columns and not {"learning rate", "best epoch"} & set(table.columns)
-
-
-def test_near_certainty_is_shown_as_a_bound():
     cells = scores_table(comparison(BASE, model("sure", [0.95, 0.95, 0.96]))).rows[1][-2:]
     assert cells == ("+24.3 ± 5.9", "< 0.001") and isinstance(cells[0], Strong)
     found = comparison(BASE, BETTER)
@@ -117,9 +111,6 @@ def test_near_certainty_is_shown_as_a_bound():
         close = replace(found, differences=(replace(found.differences[0], adjusted_p=p_value),))
         *_, change, p_shown = scores_table(close).rows[1]
         assert p_shown == expected and isinstance(change, Strong) == (p_value < 0.05)
-
-
-def test_a_single_seed_has_no_interval():
     report = report_of(comparison(model("a", [0.7]), model("b", [0.9])))
     assert report.verdict.startswith("Cannot tell: +20.0 points of accuracy on 茶事 test over 1 seed (")
     descriptions = descriptions_of(render(report))
@@ -130,16 +121,13 @@ def test_a_single_seed_has_no_interval():
     assert scores.caption.endswith("No interval of a change: a has 1 seed, at least 3 are needed.")
 
 
-def test_the_verdict_says_what_was_forgotten(tmp_path):
+def test_the_verdict_says_what_was_forgotten_and_doubts_changes_whose_interval_holds_0(tmp_path):
     doubtful = model("b", [0.8, 0.81, 0.82], intrinsic=knowing(199, 200, 198))
     unmeasured = model("b", [0.8, 0.81, 0.82])
     doubt = "−0.2 (no clear change: −0.7 to +0.3)"
     for better, drift in ((BETTER, "−0.2"), (doubtful, doubt), (unmeasured, "−2.0")):
         report = report_of(comparison(BASE, better), pretraining=pretraining(tmp_path, "general"))
         assert report.verdict.endswith(f"over 3 seeds; general drift {drift}.")
-
-
-def test_the_verdict_doubts_changes_whose_interval_holds_0(tmp_path):
     result = pretraining(tmp_path, "general")
     changes = {"mlm_loss": -0.02, "mlm_accuracy": 0.002, "mlm_accuracy@general": -0.002}
     for half, doubts in ((0.03, 3), (0.01, 2), (0.001, 0)):
@@ -270,19 +258,13 @@ def test_audits_are_drawn_against_the_rule(tmp_path):
     assert section.tables[2].rows == (("1", "20", "skipped batch", "the gradient was not finite"),)
 
 
-def test_a_name_may_begin_with_an_underscore():
+def test_a_plot_has_names_with_underscores_whole_steps_and_room_for_the_lines_of_many_runs():
     lines = [Line(name, [(0.0, 1.0), (1.0, 2.0)]) for name in ("_old", "new")]
     drawn = ET.fromstring(curves("t", "u", lines).svg("p"))
     assert {"_old", "new"} <= {text.strip() for text in drawn.itertext()}
-
-
-def test_an_axis_of_steps_has_whole_numbers():
     drawn = ET.fromstring(curves("t", "u", [Line("one", [(6.0, 250.0)])]).svg("p"))
     labels = [text for text in map(str.strip, drawn.itertext()) if re.fullmatch(r"[\d.]+", text)]
     assert [text for text in labels if float(text) < 10] == ["6"]
-
-
-def test_a_legend_of_many_runs_leaves_room_for_their_lines():
     lines = [Line(f"general-v1-tiny-steps-{n}", [(0.0, 1.0), (1.0, 2.0)]) for n in range(40)]
     (height,) = re.findall(r'viewBox="0 0 360 (\S+)"', curves("t", "u", lines).svg("p"))  # or it warns
     assert float(height) > 700
@@ -299,22 +281,19 @@ def test_a_long_line_is_drawn_with_its_spikes_and_few_points():
     assert top < middle - 50 and bottom > middle + 50
 
 
-def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
+def test_losses_that_are_not_finite_are_left_out_and_a_history_without_training_is_drawn_too(tmp_path):
     result = pretraining(tmp_path)
     result.history.insert(2, {"step": 15, "mlm_loss": float("nan"), "gradient_norm": float("inf")})
     report = report_of(pretraining=result)
     assert report.pretraining.history[2] == {"step": 15}
     assert read_report(write_report(report, tmp_path / "r")) == report
-
-
-def test_a_history_without_training_records_is_drawn_too(tmp_path):
     result = replace(pretraining(tmp_path), history=history()[:1], layers=())
     unmeasured = report_of(pretraining=replace(result, history=()))
     assert unmeasured.verdict == "Nothing was measured on held-out documents."
     assert [plot.title for plot in training_section(result, "t").plots] == ["MLM loss", "MLM accuracy"]
 
 
-def test_before_and_after_are_of_the_larger_sample_where_both_ends_measured_it():
+def test_before_and_after_are_of_the_larger_sample_measured_at_both_ends_under_its_corpus_name(tmp_path):
     records, loss = history(), "held_out_mlm_loss"
     for record, full in ((records[0], 8.5), (records[4], 7.5)):  # it might have been the last, but was better
         record[f"full_{loss}"] = full
@@ -322,9 +301,6 @@ def test_before_and_after_are_of_the_larger_sample_where_both_ends_measured_it()
     (both, _), (full, _) = held_out_figures(records), held_out_figures(records[:5])
     assert (both.before.value, both.after.value) == (records[0][loss], records[-1][loss])
     assert (full.before.value, full.after.value, full.change.value) == (8.5, 7.5, 7.5 - 8.6)
-
-
-def test_what_was_measured_is_named_as_its_corpus_is(tmp_path):
     records = history("LawText")
     for record in (records[0], records[-1]):
         record |= {"held_out_documents@LawText": 35.0, "held_out_masked_tokens@LawText": 812.0}
