@@ -74,8 +74,10 @@ def run_code(followed, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_checkpoint_opens_with_transformers(run_code):  # test_converting runs the page's other code
-    assert run_code("checkpoint.md")["model"].config.vocab_size == 21_128
+def test_the_checkpoint_opens_with_transformers_and_a_step_of_ones_own_lowers_the_loss(run_code):
+    found = run_code("quickstart.md", 1)
+    with torch.no_grad():
+        assert found["model"](found["batch"]).loss < found["loss"]
 
 
 @pytest.mark.slow
@@ -101,13 +103,6 @@ def test_jobs_called_in_a_script_find_what_their_commands_made(followed, prefect
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"\d+ 16 Cannot tell: .* workspace/reports/judged/index.html\n", done.stdout), done
     assert ask(followed / "workspace", "select max(version) from versions where corpus = 'tea'") == [(1,)]
-
-
-@pytest.mark.slow
-def test_a_step_of_ones_own_lowers_the_loss(run_code):
-    found = run_code("quickstart.md", 1)
-    with torch.no_grad():
-        assert found["model"](found["batch"]).loss < found["loss"]
 
 
 @pytest.mark.slow
@@ -176,13 +171,6 @@ def test_links_lead_somewhere(path):
             assert anchor in [heading.lower().replace(" ", "-") for heading in headings], target
 
 
-def test_named_modules_exist():
-    for name, text in TEXTS.items():
-        for module in set(re.findall(r"python -m ([\w.]+)", text)):
-            path = ROOT / module.replace(".", "/")
-            assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), f"{name}: {module}"
-
-
 @cache
 def commands():
     """The commands of jixu that take options, by name."""
@@ -199,8 +187,12 @@ def options():
     return {name for argument in arguments for name in argument.names}
 
 
-def test_quoted_commands_are_valid():
+def test_quoted_commands_are_valid_and_named_modules_exist():
     """Also commands that no test runs, such as one for a cluster."""
+    for name, text in TEXTS.items():
+        for module in set(re.findall(r"python -m ([\w.]+)", text)):
+            path = ROOT / module.replace(".", "/")
+            assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), f"{name}: {module}"
     pattern = r"(?:^|`)jixu ([a-z]+(?:-[a-z]+)*) (.+?)(?:`|    #|$)"
     quoted = [match for text in TEXTS.values() for match in re.findall(pattern, text, re.M)]
     assert len(quoted) > 20

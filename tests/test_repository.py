@@ -34,14 +34,11 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1100
 
 
-def test_samples_have_the_promised_sizes_and_kinds():
+def test_samples_have_the_promised_sizes_and_kinds_and_no_example_is_in_two_splits():
     files = [p for p in (ROOT / "data/samples").iterdir() if p.suffix in (".txt", ".jsonl", ".tsv")]
     splits = [f"tea_topics_{split}.tsv" for split in ("train", "train_48", "dev", "test")]
     assert sorted(file.name for file in files) == sorted(["general.txt", "tea.jsonl", *splits])
     assert 200_000 <= sum(file.stat().st_size for file in files) <= 400_000
-
-
-def test_no_example_of_the_task_is_in_two_splits():
     few, train, dev, test = (
         (ROOT / f"data/samples/tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()[1:]
         for name in ("train_48", "train", "dev", "test")

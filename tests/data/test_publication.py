@@ -234,9 +234,7 @@ def test_what_is_lost_here_is_not_published_and_what_is_lost_there_is_published_
     assert get(url, three).number == 2 and instances(three) == instances(two)
 
 
-def test_a_manifest_created_unheard_is_the_copys_own_and_a_folder_written_to_is_refused(
-    url, one, two, monkeypatch
-):
+def test_a_manifest_created_unheard_is_its_own_and_a_folder_written_to_is_refused(url, one, two, monkeypatch):
     store = RemoteFolder(url)
     create = store.create
     store.create = lambda *given: create(*given) and create(*given)  # as a client that tries again does
@@ -270,7 +268,9 @@ def test_a_corpus_is_removed_from_a_published_workspace(url, one, two, tmp_path,
         get(f"{url}-2", two)
 
 
-def test_a_writer_that_a_containers_restart_ended_is_not_the_process_with_its_number(url):
+def test_of_two_writers_one_is_refused_but_not_for_one_that_a_containers_restart_ended(
+    url, one, two, tmp_path, vocabulary_file, capsys
+):
     store = RemoteFolder(url)
     here, refusal = socket.gethostname(), "written to by"
     for host, year, message in ((here, 2026, None), (here, 2999, refusal), ("another", 2026, refusal)):
@@ -280,9 +280,6 @@ def test_a_writer_that_a_containers_restart_ended_is_not_the_process_with_its_nu
             store.files.pipe_file(WRITER, b"null")  # as if it was unlocked, and locked by another
         assert store.files.exists(WRITER)
         store.files.rm_file(WRITER)
-
-
-def test_of_two_writers_one_is_refused(url, one, two, tmp_path, vocabulary_file, capsys):
     here, there = Pipe()
     other = begin(hold_lock, url, there)
     try:

@@ -56,9 +56,7 @@ def server(samples):
         http.shutdown()
 
 
-def test_credentials_reach_no_record_and_no_message_and_a_transfer_that_breaks_off_is_made_again(
-    server, tea, monkeypatch
-):
+def test_credentials_reach_no_record_or_message_and_a_cut_transfer_ends_the_refresh(server, tea, monkeypatch):
     tea = tea.changed(source=(f"{server}/tea.jsonl?{QUERY}",), reading={"allow_loopback": True})
     with (
         monkeypatch.context() as patch,

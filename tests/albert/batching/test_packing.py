@@ -46,7 +46,7 @@ def test_a_batch_is_its_rows_one_after_the_other_masked_as_each_is_alone(stream,
     assert batch.sop_labels is None or batch.sop_labels.tolist() == orders.tolist()
 
 
-def test_each_epoch_reads_what_is_not_held_out_in_an_order_and_with_dynamic_masks_of_its_own(
+def test_each_epoch_has_an_order_and_dynamic_masks_of_its_own(
     tmp_path, samples, vocabulary_file, monkeypatch
 ):
     monkeypatch.setattr("data.instances.shards.ROW_GROUP", 16)

@@ -99,9 +99,7 @@ def happened(name):
 
 
 @pytest.mark.parametrize("name", [name for name, (_, message) in FOLDERS.items() if message is None])
-def test_a_folder_as_people_have_it_is_trained_on_and_converted(
-    name, tmp_path, tokenizer, settings, shards_of
-):
+def test_a_folder_as_people_have_it_is_trained_and_converted(name, tmp_path, tokenizer, settings, shards_of):
     source, target, again = (tmp_path / name for name in "abc")
     FOLDERS[name][0](source, tokenizer)
     inspected = run("inspect", source, "--probe", TEXT)

@@ -34,7 +34,7 @@ def offline(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
 
-def test_of_two_kinds_of_weights_safetensors_are_read_and_what_cannot_be_had_is_a_line(
+def test_of_both_weights_safetensors_are_read_and_what_cannot_be_had_is_one_line(
     cache, model_folder, offline
 ):
     snapshot = put_into_hub_cache(cache, model_folder)

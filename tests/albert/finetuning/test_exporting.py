@@ -137,9 +137,7 @@ def keep(kept, one, runs, name="small"):
     return again, sorted(path.name for path in kept.folder.iterdir())
 
 
-def test_of_each_model_the_best_seed_on_dev_is_kept_even_if_a_process_is_killed(
-    tmp_path, tokenizer, monkeypatch
-):
+def test_of_each_model_the_best_seed_on_dev_is_kept_though_a_process_dies(tmp_path, tokenizer, monkeypatch):
     one, _ = candidate(tmp_path, tokenizer, "single")
     runs = [fine_tune_one(one, seed, 3e-3) for seed in (0, 1)]
     best, every = (KeptModels(tmp_path / str(every_seed), every_seed) for every_seed in (False, True))

@@ -119,9 +119,7 @@ def test_epochs_rates_and_pooling_fit_the_task_unless_they_are_given(split_files
     assert (given.epochs, given.running.pooling, given.learning_rates) == (7, "mean", (3e-5,))
 
 
-def test_an_epoch_has_each_example_in_its_own_order_and_a_diverged_model_no_preference(
-    split_files, model_folder
-):
+def test_an_epoch_has_each_example_once_and_a_diverged_model_favours_no_label(split_files, model_folder):
     settings = quick(split_files, model_folder)
     first, second, *_ = plan = plan_batches(160, settings, seed=3)
     for epoch in plan:

@@ -196,7 +196,7 @@ def test_a_checkpoint_by_time_changes_neither_losses_nor_weights(settings, whole
 
 
 @pytest.mark.parametrize(("register", "left"), [(register_module_forward_hook, 6), (register_step_hook, 4)])
-def test_a_run_cancelled_in_a_step_saves_the_step_before_unless_weights_were_changing(
+def test_a_run_cancelled_in_a_step_saves_the_one_before_unless_weights_change(
     settings, whole, register, left
 ):
     calls, watched = [], (torch.optim.Optimizer, PretrainingObjective)

@@ -96,9 +96,7 @@ def test_a_loss_of_nan_rolls_training_back(settings, monkeypatch, capsys):
     assert pretrain(settings).events == result.events
 
 
-def test_before_the_first_checkpoint_it_rolls_back_to_the_start_and_prepares_nothing(
-    settings, monkeypatch, capsys
-):
+def test_before_any_checkpoint_it_rolls_back_to_the_start_and_prepares_nothing(settings, monkeypatch, capsys):
     """Batches are padded for the graphs of the trainer, which has others afterwards."""
     ChangedLosses(monkeypatch, [2])
     is_rolling, prepared = threading.Event(), []

@@ -19,7 +19,7 @@ def test_width_case_punctuation_and_traditional_characters_do_not_move_a_documen
     assert set(sides_of(cleaned).tolist()) == set(sides_of([text]).tolist())
 
 
-def test_texts_keep_the_same_side_as_often_as_they_are_alike():
+def test_texts_keep_a_side_as_often_as_they_are_alike_and_sides_are_even_whatever_their_length():
     rng = np.random.default_rng(0)
     texts = [text[:205] for text in sample_texts() if len(text) > 205]
     sides = sides_of(texts)
@@ -34,9 +34,6 @@ def test_texts_keep_the_same_side_as_often_as_they_are_alike():
         kept += (sides_of(edited) == sides).sum()
     total = 10 * len(texts)
     assert kept / total > alike / total - 3 * (0.1 / total) ** 0.5
-
-
-def test_sides_are_spread_evenly_whatever_the_length_of_a_text():
     text = "".join(sample_texts())
     for length in (3, 20, 300):
         pieces = list(dict.fromkeys(text[at : at + length] for at in range(0, len(text) - length, 7)))[:2000]

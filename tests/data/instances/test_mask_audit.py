@@ -31,7 +31,7 @@ def test_the_lengths_of_ngrams_are_near_what_the_rule_draws():
         assert audit.counts[n] / total == pytest.approx(expected, abs=0.05)
 
 
-def test_partly_masked_words_and_those_with_a_similar_word_are_counted():
+def test_words_partly_masked_or_similar_and_sentence_order_by_length_are_counted():
     ids, starts = np.array([2, 9, 8, 7, 3]), np.array([True, True, False, True, True])
     audit = audit_masks(ids, starts, np.array([1, 3]), VOCABULARY)
     assert (audit.rate, audit.whole_words) == (2 / 3, 0.5)
@@ -40,9 +40,6 @@ def test_partly_masked_words_and_those_with_a_similar_word_are_counted():
     similar = SimilarWords(word_keys(ids, np.array([1]), np.array([2])), np.array([0, 2]), np.array([5, 6]))
     audit = audit_masks(ids, starts, np.array([1, 2, 3]), replace(VOCABULARY, similar=similar))
     assert (audit.whole_words, audit.similar_words) == (1, 0.5)
-
-
-def test_sentence_order_and_masks_are_counted_by_length():
     ends, labels = np.array([0, 5, 7, 19]), np.array([0, -100, 1])
     ids = np.full(19, 9)
     ids[ends[:-1]] = 2

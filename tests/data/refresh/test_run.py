@@ -66,12 +66,24 @@ def test_an_instance_reads_like_its_document(corpus, tmp_path, kind, monkeypatch
                 assert known in documents[doc_id]
 
 
-def test_same_input_gives_the_same_bytes_with_one_and_two_workers(corpus, tmp_path, monkeypatch):
+def test_any_workers_make_the_same_bytes_and_a_change_touches_its_shards_alone(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("data.refresh.assign.SHARD_CHARACTERS", 4000)
     corpus.refresh()
     refresh(corpus.changed(workspace=tmp_path / "w2", workers=2).settings)
-    one, two = shard_files(tmp_path / "w"), shard_files(tmp_path / "w2")
-    assert one == two and len(one) > 3
+    before, two = shard_files(corpus.root), shard_files(tmp_path / "w2")
+    assert before == two and len(before) > 3
+    # new and removed documents touch only their shards
+    corpus.put("tea", *sample_texts()[1:], f"{NEW}先看口沿，再看杯底。")
+    result = corpus.refresh()
+    assert result.version == 2 and result.removed_documents == 1
+    assert result.new_shards == 2 and result.kept_shards == len(before) - 1
+    ids = corpus.ask("select doc_id from document_texts")
+    assert len(ids) == len(set(ids)) == result.documents
+    firsts = "select first_version, count(*) from documents group by all order by all"
+    assert corpus.ask(firsts) == [(1, result.documents - 1), (2, 1)]
+    stricter = corpus.refresh(quality=QualityRules(min_characters=100))
+    assert stricter.new_shards and not stricter.kept_shards
+    assert stricter.removed_documents == result.documents - stricter.documents > 0
 
 
 def test_a_version_stands_while_its_sources_and_files_are_as_they_were(corpus, monkeypatch):
@@ -119,23 +131,6 @@ def test_a_workspace_within_a_source_is_not_read(corpus, monkeypatch):
         assert corpus.refresh(source=(source,), corpus="within").documents == first.documents
     with pytest.raises(InputError, match="holds nothing but files of the workspace"):
         corpus.plan(source=(str(corpus.root),))
-
-
-def test_new_and_removed_documents_touch_only_their_shards(corpus, monkeypatch):
-    monkeypatch.setattr("data.refresh.assign.SHARD_CHARACTERS", 4000)
-    corpus.refresh()
-    before = shard_files(corpus.root)
-    corpus.put("tea", *sample_texts()[1:], f"{NEW}先看口沿，再看杯底。")
-    result = corpus.refresh()
-    assert result.version == 2 and result.removed_documents == 1
-    assert result.new_shards == 2 and result.kept_shards == len(before) - 1
-    ids = corpus.ask("select doc_id from document_texts")
-    assert len(ids) == len(set(ids)) == result.documents
-    firsts = "select first_version, count(*) from documents group by all order by all"
-    assert corpus.ask(firsts) == [(1, result.documents - 1), (2, 1)]
-    stricter = corpus.refresh(quality=QualityRules(min_characters=100))
-    assert stricter.new_shards and not stricter.kept_shards
-    assert stricter.removed_documents == result.documents - stricter.documents > 0
 
 
 def test_repeated_short_and_foreign_documents_are_counted(corpus):

@@ -46,12 +46,9 @@ def test_words_are_jiebas(text):
     assert SEGMENTER.split(text) == jieba.lcut(text)
 
 
-def test_jieba_knows_no_other_words_without_han_characters():
+def test_a_users_words_are_found_as_jieba_finds_them_and_no_others_are_without_han_characters(write):
     jieba.initialize()
     assert sorted(w for w, n in jieba.dt.FREQ.items() if n and w.isascii()) == sorted(LATIN_WORDS)
-
-
-def test_a_users_words_are_found_as_jieba_finds_them(write):
     path = write("words.txt", "语言模型 100 n\n炒青法\n茶A级\nv2.x 50\n冻顶乌龙 3\n是 1\n茶的\n")
     theirs = jieba.Tokenizer()
     theirs.load_userdict(str(path))

@@ -47,7 +47,7 @@ def test_wrapped_text_gives_its_paragraphs_back(documents, columns, spaces):
     assert page.text.split("\n") == PARAGRAPHS and page.text_format == "wrapped"
 
 
-def test_wrapped_rows_pages_and_quoted_mail_are_joined_too(documents):
+def test_wrapped_rows_pages_and_quoted_mail_are_joined_too_and_english_keeps_its_spaces(documents):
     page = "\n\n".join(wrapped(text, 60) for text in PARAGRAPHS)
     rows = [json.dumps({"text": text}, ensure_ascii=False) for text in (page, PARAGRAPHS[0])]
     joined, short = documents("\n".join(rows), "rows.jsonl")
@@ -60,9 +60,6 @@ def test_wrapped_rows_pages_and_quoted_mail_are_joined_too(documents):
     (kept,) = documents(page, "page.md", text_format="document")
     assert kept.text == page.replace("\n\n", "\n") and kept.text_format is None
     assert [kept.text for kept in documents(mail, text_format="document")] == [mail]
-
-
-def test_wrapped_english_keeps_its_spaces(documents):
     text = "A corpus of English letters, as they were sent by mail in plain text, is wrapped at words. " * 8
     for beside in ("", "\n\n" + text.strip()):  # a paragraph that is one long line
         assert [read.text for read in documents(textwrap.fill(text, 72) + beside)] == [text.strip() + beside]
