@@ -82,9 +82,10 @@ def _difference(
     read = sorted(model.read_alone(baseline, comparison.split))
     unread = np.setdiff1d(np.arange(n), read)
     kept = unread if len(unread) >= FEWEST_EXAMPLES else np.arange(n)
-    first, second = (
-        _units(comparison, one, of_model[:, kept], kept)
-        for one, of_model in zip((baseline, model), outcomes, strict=True)
+    groups = None if comparison.groups is None else np.array(comparison.groups)[kept]
+    first, second = (  # [U, n]: the seeds or pretraining runs of each
+        unit_scores(linearised(comparison.metric, of_one[:, kept], groups), len(one.checkpoints))
+        for one, of_one in zip((baseline, model), outcomes, strict=True)
     )
     is_paired = len(first) == len(second) and max(len(baseline.checkpoints), len(model.checkpoints)) <= 1
     found = estimate(second - first) if is_paired else estimate(second, -first)
@@ -105,14 +106,6 @@ def _difference(
         is_primary=is_primary,
         unknown=unknown,
     )
-
-
-def _units(
-    comparison: Comparison, model: ModelResult, statistics: np.ndarray, kept: np.ndarray
-) -> np.ndarray:
-    """The linearised scores [U, n] of a model's seeds, or pretraining runs, on the examples `kept`."""
-    groups = None if comparison.groups is None else np.array(comparison.groups)[kept]
-    return unit_scores(linearised(comparison.metric, statistics, groups), len(model.checkpoints))
 
 
 def _unknown(comparison: Comparison, unread: int, *models: tuple[ModelResult, np.ndarray]) -> str | None:

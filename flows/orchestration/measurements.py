@@ -56,8 +56,7 @@ def measure_model(
 ) -> ModelResult:
     """Add the cost, the knowledge and the contamination of a model's first checkpoint to its scores.
 
-    `reference` are the corpora to measure it on, `corpora` those it was pretrained on, maybe on what the
-    corpus of the field holds out.
+    `reference` are the corpora to measure it on, `corpora` those it was pretrained on.
     """
     leaks = tuple(
         contamination(tuple(one.texts() for one in found.examples), workspace, corpus, split, version)

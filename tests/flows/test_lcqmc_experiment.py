@@ -1,12 +1,14 @@
 """Two fields, each judged on both tasks; and what is left out for lack of time."""
 
 import json
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
 
 import pytest
 
+from data.workspace import Workspace
 from flows.lcqmc_experiment import Deadline, average_of, draw_lines
 from tests.commands import complete, run_here, typed_as
 from tests.conftest import change_tensors, few_examples, few_texts, save_small_model
@@ -30,11 +32,10 @@ def test_work_that_would_end_too_late_by_the_longest_before_it_is_left_out():
 def test_an_average_is_made_anew_of_other_weights(tokenizer, tmp_path, monkeypatch):
     run = save_small_model(tmp_path / "law-v1/checkpoint-2", tokenizer)
     monkeypatch.setattr("flows.lcqmc_experiment.average_checkpoints", lambda name, work: work())
-    options = SimpleNamespace(place=SimpleNamespace(experiments=tmp_path / "experiments"))
-    first = average_of([run, run], 0.5, options)
-    assert average_of([run, run], 0.5, options) == first
+    average = partial(average_of, [run, run], 0.5, SimpleNamespace(place=Workspace(tmp_path)))
+    assert (first := average()) == average()
     change_tensors(run, lambda name, value: {name: value + 1})  # as where the run was trained again
-    assert average_of([run, run], 0.5, options) != first
+    assert average() != first
 
 
 @pytest.mark.slow

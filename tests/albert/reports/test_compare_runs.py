@@ -67,7 +67,7 @@ def test_figures_of_runs_stand_side_by_side(runs):
     assert differing_table(read_runs(runs)).rows == (("pretraining: learning_rate", "0.0001", "5e-05"),)
 
 
-def test_settings_are_compared_among_runs_of_a_kind_and_versions_stand_for_paths_of_shards():
+def test_settings_are_compared_among_runs_of_a_kind():
     def differing(*settings):
         runs = [report_of(settings=one) for one in settings]
         return differing_table(dict(zip("abcd", runs, strict=False))).rows
@@ -76,16 +76,16 @@ def test_settings_are_compared_among_runs_of_a_kind_and_versions_stand_for_paths
     arms = [{"arm: x": one, "arm: y": one, "sizes": {"tokens": 5}}, {"arm: x": one, "arm: y": two}]
     assert differing(*arms) == (("arm 2: rate", "1", "2"),)
     assert differing({"x": one}, {"x": one}, {"y": one}, {"y": two}) == (("y: rate", "–", "–", "1", "2"),)
-    facts = [replace(CORPUS, version=number) for number in (2, 3)]
-    runs = [report_of(corpora=[one], settings={"x": {"shards": [str(one.version)]}}) for one in facts]
-    row = ("corpus: 茶", "version 2, efefefef", "version 3, efefefef")
-    assert differing_table(dict(zip("ab", runs, strict=True))).rows == (row,)
 
 
-def test_a_test_file_that_was_changed_between_runs_is_named():
-    files = ({"test.tsv": "ab" * 32, "a.tsv": "0" * 64}, {"test.tsv": "cd" * 32}, {})
-    runs = dict(zip("abc", (report_of(checksums=one) for one in files), strict=True))
-    assert differing_table(runs).rows == (("sha256: test.tsv", "abababab", "cdcdcdcd", "–"),)
+def test_versions_of_a_corpus_stand_for_the_paths_of_its_shards_and_a_changed_file_is_named():
+    def made(version):
+        parts = {"settings": {"x": {"shards": [str(version)]}}, "checksums": {"t.tsv": str(version) * 64}}
+        return report_of(corpora=[replace(CORPUS, version=version)], **parts)
+
+    of_corpus = ("corpus: 茶", "version 2, efefefef", "version 3, efefefef")
+    rows = (of_corpus, ("sha256: t.tsv", "22222222", "33333333"))
+    assert differing_table({"a": made(2), "b": made(3)}).rows == rows
 
 
 @pytest.mark.parametrize("width, runs", [(200, 13), (80, 3), (10, 1)])
