@@ -36,10 +36,9 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         raise InputError(f"{counted(len(folders), 'run')} cannot be compared: name two or more")
     reports = [_read_run(folder) for folder in folders]
     names = [(folder if folder.is_dir() else folder.parent).resolve().name for folder in folders]
-    return {
-        name if names.count(name) == 1 else f"{name} ({n})": report
-        for n, (name, report) in enumerate(zip(names, reports, strict=True), 1)
-    }
+    if len(set(names)) < len(names):  # all are numbered, as one may be called like another with a number
+        names = [f"{name} ({n})" for n, name in enumerate(names, 1)]
+    return dict(zip(names, reports, strict=True))
 
 
 def _read_run(folder: Path) -> Report:

@@ -33,10 +33,8 @@ class Table:
         `words` of words; a dash where one lacks it.
         """
         records = list(records)
-        values: dict[str, set[str]] = {}
-        for name, cell in (pair for record in records for pair in record.items()):
-            values.setdefault(name, set()).add(cell)
-        columns = tuple(name for name, cells in values.items() if cells != {MISSING})
+        names = dict.fromkeys(name for record in records for name in record)
+        columns = tuple(name for name in names if any(one.get(name, MISSING) != MISSING for one in records))
         rows = tuple(tuple(record.get(name, MISSING) for name in columns) for record in records)
         places = (0,) if words is None else tuple(n for n, name in enumerate(columns) if name in words)
         return cls(caption, columns, rows, places)

@@ -1,6 +1,7 @@
 """metrics.json: its schema, reading it back, and comparing runs by it."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,6 +133,8 @@ def test_the_verdict_is_computed_again_from_the_outcomes(runs, tmp_path):
     (tmp_path / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
     untouched, swapped = read_runs([runs[0], tmp_path]).values()
     assert untouched == read_report(runs[0])
+    like = shutil.copytree(runs[0], tmp_path / "first (1)")
+    assert [*read_runs([runs[0], runs[0], like])] == ["first (1)", "first (2)", "first (1) (3)"]
     assert swapped.verdict.startswith("It hurt: −9.7")
     told = "metrics.json has another verdict than its outcomes: It helped: +9.7"
     assert swapped.warnings[-1].startswith(told)
