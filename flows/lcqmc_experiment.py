@@ -121,19 +121,16 @@ def make_corpora(options: ExperimentOptions) -> None:
     texts: dict[str, tuple[str, ...]] = {}
     guard: list[str] = []
     for one in fields:
-        file = folder / f"{one.name}-train.jsonl"
-        texts[f"{one.name}-task"] = (write_files(one.name, partial(write_texts, one.task, one.train, file)),)
+        # without labels and groups, as documents
+        rows = [text for row in read_texts(one.task, one.train) for text in row]
+        work = partial(write_rows, rows, folder / f"{one.name}-train.jsonl")
+        texts[f"{one.name}-task"] = (write_files(one.name, work),)
         guard += guard_files(one.name, one.task, one.dev, one.test, folder)
     vocabulary = str(find_source(options.init).vocabulary)
     for more, of_name in ((options.guard.files, sources), ((), texts)):
         rules = replace(options.guard, files=(*more, *guard))
         for name, source in of_name.items():
             make_corpus(name, source, vocabulary, rules, TextOptions(), options)
-
-
-def write_texts(task: str, path: str, target: Path) -> str:
-    """Write the texts of a task's file, without labels and groups, as documents; returns the file."""
-    return write_rows([text for row in read_texts(task, path) for text in row], target)
 
 
 def draw_lines(path: str, most: int, target: Path) -> str:
