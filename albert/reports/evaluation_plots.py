@@ -32,7 +32,8 @@ def evaluation_plots(comparison: Comparison) -> list[Plot]:
     if lines := _lines(shown, _dev_by_epoch):
         title = f"Dev {metric_name(main)} while fine-tuning"
         plots.append(curves(title, "points, mean of the runs still training", lines, x_label="epoch"))
-    if lines := _lines(shown, _accuracy_by_confidence):
+    bins = {one.name: one.calibration.bins for one in shown if one.calibration}
+    if lines := _lines(shown, lambda model: [(b.confidence, b.accuracy) for b in bins.get(model.name, ())]):
         unit, perfect = "accuracy by confidence, all seeds", Line("", ((0, 0), (1, 1)), "behind")
         plots.append(curves("Calibration", unit, [perfect, *lines], x_label="mean confidence"))
     histories = {one.name: one.pretraining for one in shown}
@@ -78,8 +79,3 @@ def _dev_by_epoch(model: ModelResult) -> list[tuple[float, float]]:
         for record in seed.curve:
             by_epoch.setdefault(record.epoch, []).append(100 * record.dev)
     return [(epoch, sum(scores) / len(scores)) for epoch, scores in sorted(by_epoch.items())]
-
-
-def _accuracy_by_confidence(model: ModelResult) -> list[tuple[float, float]]:
-    bins = model.calibration.bins if model.calibration else ()
-    return [(one.confidence, one.accuracy) for one in bins]
