@@ -21,7 +21,7 @@ from albert.evaluation import Comparison
 from albert.evaluation import judge as judge_models
 from albert.pretraining import PretrainResult, RunningOptions, list_checkpoints, read_settings
 from albert.tasks import read_lines, suffix_of
-from data.files import sha256, write_text
+from data.files import write_text
 from data.options import values_of
 from flows.continued_pretraining import continued_pretraining
 from flows.end_to_end import finished, guard_files, make_corpus, read_texts, write_files, write_rows
@@ -214,7 +214,7 @@ def judge_remedies(one: FieldOptions, base: Arm, matched: Arm, options: Experime
 def average_of(sources: Sequence[Path | str], share: float | None, options: ExperimentOptions) -> Path:
     """The mean of checkpoints, the last that of a run; one made of the same weights is used again."""
     last, kind = Path(sources[-1]), "mean" if share is None else share
-    weights = "".join(sha256(path) for source in sources for path in find_source(source).files)
+    weights = "".join(find_source(source).sha256 for source in sources)
     digest = hashlib.sha256(weights.encode()).hexdigest()[:8]
     target = options.place.experiments / f"{last.parent.name}-{last.name}-{kind}-{digest}"
     if not target.is_dir():

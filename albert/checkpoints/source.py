@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 from albert.checkpoints.config_files import read_config
 from data import tokenization
 from data.errors import InputError
-from data.files import read_json
+from data.files import read_json, sha256
 from data.samples import shipped_checkpoint
 
 HUB_PREFIX = "hf:"
@@ -92,6 +93,12 @@ class Source:
             if not (self.folder / name).is_file():
                 raise InputError(f"{self.weights} names {name}, which is not there")
         return [self.folder / name for name in names]
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the weights' file; if there are several, of their digests."""
+        digests = [sha256(path) for path in self.files]
+        return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
     @property
     def vocabulary(self) -> Path:

@@ -8,7 +8,6 @@ random weights (for large models Mosbach et al. 2021 find up to one such start i
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
 import multiprocessing
 import time
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from albert.checkpoints import AutoEncoder, Source, load_start, names_checkpoint
+from albert.checkpoints import AutoEncoder, load_start, names_checkpoint
 from albert.evaluation import EpochRecord, SeedResult, SweepPoint, leaves_chance, score
 from albert.finetuning.encoding import Encoded, Predictions
 from albert.finetuning.exporting import FineTuned, save_fine_tuned
@@ -39,7 +38,6 @@ from albert.runtime import autocast, bound_caches, default_device, give_back
 from albert.tasks import Kind, SpanExample, TaskData
 from albert.tasks import read_task as read_splits
 from data.errors import InputError
-from data.files import sha256
 
 _PREDICTED_TOKENS = 8192  # in a batch
 UNTRAINED = SeedResult(seed=0, learning_rate=0.0, dev={}, seconds=0.0)
@@ -131,19 +129,13 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
         settings=replace(settings, running=running),
         data=data,
         path=path,
-        checksum=_checksum(start.source),
+        checksum=start.source.sha256,
         config=start.encoder.config,
         is_own=start.is_own,
         name=settings.model_names()[model],
         learner=learner,
         encoded=encoded,
     )
-
-
-def _checksum(source: Source) -> str:
-    """The sha256 of the weights' file; if there are several, of their checksums."""
-    digests = [sha256(path) for path in source.files]
-    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 class Run(NamedTuple):

@@ -24,7 +24,7 @@ from .settings import read_settings as read_settings
 from .settings import write_settings as write_settings
 from .start import check_same_run as check_same_run
 from .start import check_start as check_start
-from .start import with_step_size as with_step_size
+from .start import settled as settled
 from .state import MANIFEST_FILE as MANIFEST_FILE
 from .state import Event as Event
 from .state import TrainerState as TrainerState

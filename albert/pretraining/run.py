@@ -31,7 +31,7 @@ from albert.pretraining.start import (
     check_same_run,
     check_start,
     prepare_folder,
-    with_step_size,
+    settled,
 )
 from albert.pretraining.state import Metrics, TrainerState, checkpoint_folder, step_of
 from albert.pretraining.trainer import Trainer
@@ -62,7 +62,7 @@ def pretrain(
         _stop_signals(process) as stopping,
     ):
         check_operators(process.device)
-        settings = with_step_size(settings, process)
+        settings = settled(settings, process)
         start = check_start(settings)
         check_same_run(settings)
         with record_failure(settings.run_folder), _explain_errors(settings, process):

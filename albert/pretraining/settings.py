@@ -208,6 +208,7 @@ class PretrainSettings(TrainingOptions):
     then: Corpus | None = None  # replaces the shards in the last steps
     tokenizer_folder: Path | None = None  # its files go into every checkpoint
     init: str = "tiny"  # a preset's name (random weights), a checkpoint, or hf:REPO
+    init_sha256: str | None = None  # of a checkpoint's weights
     held_out_share: Annotated[float, Field(ge=1e-6, le=0.9)] = 0.02
     never_trained_share: Annotated[float, Field(ge=0, le=0.9)] = 0.0  # of all documents; may be larger
 

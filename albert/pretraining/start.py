@@ -11,7 +11,7 @@ import torch
 from pydantic_core import to_jsonable_python
 
 from albert.batching import InstanceStream, Phase
-from albert.checkpoints import LoadReport, find_source, new_model
+from albert.checkpoints import LoadReport, find_source, names_checkpoint, new_model
 from albert.model import PretrainingModel, grow, initialize
 from albert.pretraining.result import forget_failure
 from albert.pretraining.settings import (
@@ -131,9 +131,9 @@ def _check_same_vocabulary(init: str, tokenizer_folder: Path) -> None:
         )
 
 
-def with_step_size(settings: PretrainSettings, process: Process) -> PretrainSettings:
-    """Fix the size and parts of a step: those that the run was started with, else the device's and one for
-    each process.
+def settled(settings: PretrainSettings, process: Process) -> PretrainSettings:
+    """Fix the size and parts of a step, those that the run was started with, else the device's and one for
+    each process; and the weights to start from.
 
     When torchrun restarts lost processes, the run resumes even with resume="never". Raises ConfigError for
     more processes than parts.
@@ -154,7 +154,8 @@ def with_step_size(settings: PretrainSettings, process: Process) -> PretrainSett
         )
     batch_tokens = batch_tokens or BATCH_TOKENS[process.device.type]
     running = replace(settings.running, accumulate=accumulate)
-    return replace(settings, batch_tokens=batch_tokens, running=running)
+    weights = find_source(settings.init).sha256 if names_checkpoint(settings.init) else None
+    return replace(settings, batch_tokens=batch_tokens, running=running, init_sha256=weights)
 
 
 def check_same_run(settings: PretrainSettings) -> None:
@@ -167,14 +168,16 @@ def check_same_run(settings: PretrainSettings) -> None:
     if settings.resume == "never" or not (folder / SETTINGS_FILE).is_file() or not list_checkpoints(folder):
         return
     before, now = _by_name(read_settings(folder)), _by_name(settings)
-    corpora = ("shards", "mix", "then")
+    corpora, weights = ("shards", "mix", "then"), "init_sha256"
     changed = [
         f"{name} {before[name]!r} -> {now[name]!r}"
         for name in now
-        if name not in (*FREE_TO_CHANGE, *corpora) and before[name] != now[name]
+        if name not in (*FREE_TO_CHANGE, *corpora, weights) and before[name] != now[name]
     ]
     if any(before[name] != now[name] for name in corpora):
         changed.append("the corpora or their versions")
+    if before[weights] not in (now[weights], None):  # None: begun before they were recorded
+        changed.append("the weights at --init")
     if changed:
         raise ConfigError(f"{folder} was begun with other settings ({'; '.join(changed)}): {BEGIN_ANEW}")
 

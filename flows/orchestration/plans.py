@@ -146,7 +146,7 @@ def plan_pretraining(options: PretrainingOptions) -> PretrainingPlan:
     plan = pretraining_plan(options)
     # again when it has its device, for which it may wait for hours
     process = Process(world_size=options.processes, device=default_device())
-    settings = pretraining.with_step_size(plan.settings, process)
+    settings = pretraining.settled(plan.settings, process)
     pretraining.check_start(settings)
     pretraining.check_same_run(settings)
     return plan

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from albert.pretraining import Corpus, list_checkpoints, pretrain, step_of, with_step_size, write_settings
+from albert.pretraining import Corpus, list_checkpoints, pretrain, settled, step_of, write_settings
 from albert.runtime import Process
 from data.errors import ConfigError
 from tests import ROOT
@@ -87,11 +87,11 @@ def newest(settings):
 
 def test_more_processes_than_parts_of_a_step_are_refused(settings):
     with pytest.raises(ConfigError, match="4 parts cannot be .* to 8 processes.*--running.accumulate 8"):
-        with_step_size(settings, Process(0, 8))
-    assert with_step_size(with_options(settings, running={"accumulate": 3}), Process(0, 2))
+        settled(settings, Process(0, 8))
+    assert settled(with_options(settings, running={"accumulate": 3}), Process(0, 2))
     usual = with_options(settings, batch_tokens=None, running={"accumulate": None})
     for kind, tokens in (("cpu", 4096), ("cuda", 32768)):
-        fixed = with_step_size(usual, Process(0, 8, torch.device(kind)))
+        fixed = settled(usual, Process(0, 8, torch.device(kind)))
         assert (fixed.batch_tokens, fixed.running.accumulate) == (tokens, 8)
 
 

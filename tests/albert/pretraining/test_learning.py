@@ -17,7 +17,7 @@ from albert.pretraining import (
     list_checkpoints,
     pretrain,
     read_trainer_state,
-    with_step_size,
+    settled,
 )
 from albert.pretraining.start import prepare_folder
 from albert.pretraining.state import STATE_FILE
@@ -69,7 +69,8 @@ def test_files_of_another_version_are_refused_in_one_line(settings):
     assert pretrain(replace(settings, steps=2, resume="never")).resumed_from == 0
 
 
-def test_a_run_that_has_ended_stays_as_it_is_and_is_refused_with_other_settings(settings, corpora):
+def test_a_run_that_has_ended_stays_as_it_is_and_is_refused_with_other_settings(settings, corpora, tmp_path):
+    settings = replace(settings, init=str(shutil.copytree(settings.init, tmp_path / "start")))
     first = pretrain(settings)
     before = (first.checkpoint / MANIFEST_FILE).read_bytes()
     second = pretrain(settings)
@@ -79,8 +80,11 @@ def test_a_run_that_has_ended_stays_as_it_is_and_is_refused_with_other_settings(
         pretrain(replace(settings, batch_tokens=256))
     with pytest.raises(ConfigError, match="begun with other settings .the corpora or their versions"):
         pretrain(replace(settings, shards=corpora["general"]))
+    shutil.copy(first.checkpoint / "model.safetensors", settings.init)
+    with pytest.raises(ConfigError, match="begun with other settings .the weights at --init"):
+        pretrain(settings)
     # what is not given is what it began with
-    assert with_step_size(replace(settings, batch_tokens=None), Process()).batch_tokens == 512
+    assert settled(replace(settings, batch_tokens=None), Process()).batch_tokens == 512
     with pytest.raises(ConfigError, match="this run would remove .*checkpoint-16, which it starts from"):
         pretrain(replace(settings, init=str(first.checkpoint), resume="never"))
     assert pretrain(replace(settings, batch_tokens=256, steps=2, resume="never")).resumed_from == 0
