@@ -54,7 +54,7 @@ def bias_gelu_fwd_kernel(
     elif ACTIVATION == "gelu_new":
         y = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
     else:
-        y = tl.where(x > 0, x, 0.0)
+        y = tl.where(x < 0, 0.0, x)
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
@@ -82,7 +82,7 @@ def bias_gelu_bwd_kernel(
             inner = 1.5957691216057308 * (1.0 + 0.134145 * x * x)
             slope = share + x * inner * share * (1.0 - share)
         else:
-            slope = tl.where(x > 0, 1.0, 0.0)
+            slope = tl.where(x <= 0, 0.0, 1.0)
         dx = dy * slope
         dbias += dx
         tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=inside)

@@ -17,3 +17,9 @@ CASES = [
 def test_output_and_gradients_are_as_exact_as_torchs(triton, activation, case):
     R, F, *rest = case
     checks.bias_gelu(triton, R, F, activation, *rest)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_nan_stays_nan_as_in_torch(triton, activation):
+    x = torch.tensor([[float("nan"), 1.0]], device=checks.DEVICE)
+    assert triton.bias_gelu(x, torch.zeros_like(x[0]), activation).isnan().tolist() == [[True, False]]
