@@ -110,20 +110,21 @@ class Worker:
             self.pool = ProcessPoolExecutor(1, spawn, initializer=_begin, initargs=(self.choice,))
         try:
             left = min(deadline + self.GRACE_SECONDS - time.monotonic(), threading.TIMEOUT_MAX)
-            return self.pool.submit(_call_there, task).result(left)
+            outcome, error = self.pool.submit(_call_there, task).result(left)
+            if error is None:
+                return outcome
+            outcome = outcome or error  # what was measured before the error counts
         except TimeoutError:
-            failure = Failure("not done in time", is_late=True)
+            outcome = Failure("not done in time", is_late=True)
         except BrokenProcessPool:
             (process,) = self.pool._processes.values()
             process.join(1)
-            failure = Failure(f"{ENDED} {process.exitcode}")
-        except RuntimeError as error:  # of the GPU
-            failure = Failure(reason(error))
+            outcome = Failure(f"{ENDED} {process.exitcode}")
         except KeyboardInterrupt:
             self.end()
             raise
         self.end()
-        return failure
+        return outcome
 
 
 def _begin(choice: str) -> None:
@@ -136,9 +137,12 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _call_there(task: Task) -> object:
-    result = call(task)
+def _call_there(task: Task) -> tuple[object, object]:
+    """Run a task; returns its result or Failure, and a Failure if the GPU runs nothing more here."""
+    return call(task), call((_wait, ()))
+
+
+def _wait() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-    return result
