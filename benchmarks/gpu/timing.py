@@ -96,7 +96,8 @@ def time_run(run: Run, of_kernels: bool = True, seconds: float = 0.15) -> Timing
     peak = torch.cuda.max_memory_allocated() - before
     host, whole = map(statistics.median, zip(*(_once(run) for _ in range(3)), strict=True))
     count = max(LEAST_RUNS, min(200, int(seconds / (whole + 2 * host))))
-    busy = _times(run, count, asleep=2 * host)
+    # a step sleeps for longer than it runs, and its kernels' time hardly varies
+    busy = _times(run, count if of_kernels else LEAST_RUNS // 2, asleep=2 * host)
     if of_kernels:
         return Timing(*_quantiles(busy), peak)
     return Timing(*_quantiles(_times(run, count)), peak, 1e3 * host, statistics.median(busy))
