@@ -202,7 +202,7 @@ def _on_kernels(x: Tensor, head_dim: int) -> bool:
 def _takes_flash(qkv: Tensor, scale: float, dropout_p: float) -> bool:
     """Whether torch's FlashAttention-2 for packed sequences can compute this."""
     D, is_half = qkv.shape[3], compute_dtype(qkv).itemsize == 2
-    plain = not dropout_p and D % 8 == 0 and scale == D**-0.5
+    plain = not dropout_p and D % 8 == 0 and D <= 256 and scale == D**-0.5
     return plain and qkv.is_cuda and is_half and runs_kernels(qkv.device)
 
 

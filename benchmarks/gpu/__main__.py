@@ -1,7 +1,7 @@
 """Check, tune and measure the kernels and whole training steps on one NVIDIA GPU, in two commands.
 
     python -m benchmarks.gpu check-and-tune --out DIR [--minutes 8.5]
-    python -m benchmarks.gpu measure --out DIR [--shards FILE ...] [--tiles FILE] [--minutes 8.5]
+    python -m benchmarks.gpu measure --out DIR [--shards FILE ...] [--minutes 8.5]
 
 check-and-tune: the core claims about the kernels, a sweep of tile sizes, whose table it writes into DIR, and
 the cases of the goals with built-in and tuned tiles. measure: the trainer on shards, memory, a profile, the

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kernels
 from kernels import tuning
@@ -42,6 +43,14 @@ def test_a_shape_whose_table_says_so_runs_flash_attention_where_that_can(triton,
         monkeypatch.setattr(attention_module, "_takes_flash", lambda *arguments, takes=takes: takes)
         triton.attention(qkv, cu_seqlens, 40)
         assert len(ran) == takes
+
+
+def test_flash_attention_gets_heads_of_up_to_256_numbers(monkeypatch):
+    monkeypatch.setattr(attention_module, "runs_kernels", lambda device: True)
+    with FakeTensorMode():
+        heads = [torch.empty(9, 3, 1, D, device="cuda", dtype=HALF) for D in (256, 264, 28)]
+    takes = [attention_module._takes_flash(qkv, qkv.shape[3] ** -0.5, 0.0) for qkv in heads]
+    assert takes == [True, False, False]
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0]], ids=str)
