@@ -162,9 +162,4 @@ def autocast(x: Tensor) -> Tensor:
     return x.to(compute_dtype(x))
 
 
-def precision(dtype: torch.dtype) -> str:
-    """Choose `tl.dot`'s precision: tensor cores would round fp32 operands to tf32."""
-    return "ieee" if dtype == torch.float32 else "tf32"
-
-
 use(cast(Choice, os.environ.get("JIXU_KERNELS", "auto")))  # checked in there

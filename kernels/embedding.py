@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, layer_norm, linear
 
-from kernels.dispatch import compute_dtype, differentiable, direct, on_device, precision, triton, use_triton
+from kernels.dispatch import compute_dtype, differentiable, direct, on_device, triton, use_triton
 from kernels.embedding_kernels import (
     embed_norm_bwd_kernel,
     embed_norm_fwd_kernel,
@@ -63,11 +63,6 @@ def embed_reference(
     return x
 
 
-def _row_blocks(width: int) -> dict[str, int]:
-    rows, columns, num_warps = row_tile(width)
-    return {"W": width, "BLOCK_T": rows, "BLOCK_W": columns, "num_warps": num_warps}
-
-
 def _normalise(
     word: Tensor, ids: Tensor | None, addends: Sequence[Tensor], norm: Norm, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -75,11 +70,11 @@ def _normalise(
     T, W = addends[1].numel(), word.shape[1]
     y = torch.empty(T, W, dtype=dtype, device=word.device)
     mean, rstd = (torch.empty(T, dtype=torch.float32, device=word.device) for _ in range(2))
-    blocks = _row_blocks(W)
+    blocks = row_tile(W)
     if T:
         with on_device(word):
-            embed_norm_fwd_kernel[(triton.cdiv(T, blocks["BLOCK_T"]),)](
-                y, mean, rstd, word, ids, *addends, norm.weight, norm.bias, T, norm.eps, **blocks
+            embed_norm_fwd_kernel[(triton.cdiv(T, blocks["BLOCK_R"]),)](
+                y, mean, rstd, word, ids, *addends, norm.weight, norm.bias, T, norm.eps, W=W, **blocks
             )
     return y, mean, rstd
 
@@ -90,13 +85,13 @@ def _normalise_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of the norm's input, weight and bias."""
     T, W = dy.shape
-    blocks = _row_blocks(W)
-    programs = min(PROGRAMS, max(1, triton.cdiv(T, blocks["BLOCK_T"])))
+    blocks = row_tile(W)
+    programs = min(PROGRAMS, max(1, triton.cdiv(T, blocks["BLOCK_R"])))
     dx = torch.empty_like(dy)
     dweight, dbias = (torch.empty(programs, W, dtype=torch.float32, device=dy.device) for _ in range(2))
     with on_device(word):
         embed_norm_bwd_kernel[(programs,)](
-            dx, dweight, dbias, dy, mean, rstd, word, ids, *addends, weight, T, **blocks
+            dx, dweight, dbias, dy, mean, rstd, word, ids, *addends, weight, T, W=W, **blocks
         )
     return dx, dweight.sum(0), dbias.sum(0)
 
@@ -131,9 +126,8 @@ def scatter_rows(x: Tensor, ids: Tensor, rows: int) -> Tensor:
     grid = (slices, triton.cdiv(W, width))
     with on_device(x):
         scatter_slices_kernel[grid](
-            table, partial, x, ids, order, T, W=W, PRECISION=precision(x.dtype), SLICE=size, BLOCK_W=width,
-            num_warps=4,
-        )  # fmt: skip
+            table, partial, x, ids, order, T, W=W, SLICE=size, BLOCK_W=width, num_warps=4
+        )
         scatter_runs_kernel[grid](
             table, partial, ids, ends, T, W=W, SLICE=size, BLOCK_C=16, BLOCK_W=width, num_warps=4
         )

@@ -34,9 +34,9 @@ def _sum_rows(
 def embed_norm_fwd_kernel(
     y_ptr, mean_ptr, rstd_ptr,                  # out: [T, W], [T], [T]
     word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, weight_ptr, bias_ptr,
-    T, eps, W: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr,
+    T, eps, W: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
-    rows = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     cols = tl.arange(0, BLOCK_W)
     x = _sum_rows(
         word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, rows, T, W, BLOCK_W
@@ -54,15 +54,15 @@ def embed_norm_bwd_kernel(
     dx_ptr, dweight_ptr, dbias_ptr,             # out: [T, W], [programs, W] twice
     dy_ptr, mean_ptr, rstd_ptr,
     word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, weight_ptr,
-    T, W: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr,
+    T, W: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     cols = tl.arange(0, BLOCK_W)
     weight = tl.load(weight_ptr + cols, mask=cols < W, other=0.0).to(tl.float32)
-    dweight = tl.zeros([BLOCK_T, BLOCK_W], tl.float32)
-    dbias = tl.zeros([BLOCK_T, BLOCK_W], tl.float32)
-    for first in range(program * BLOCK_T, T, tl.num_programs(0) * BLOCK_T):
-        rows = first + tl.arange(0, BLOCK_T)
+    dweight = tl.zeros([BLOCK_R, BLOCK_W], tl.float32)
+    dbias = tl.zeros([BLOCK_R, BLOCK_W], tl.float32)
+    for first in range(program * BLOCK_R, T, tl.num_programs(0) * BLOCK_R):
+        rows = first + tl.arange(0, BLOCK_R)
         x = _sum_rows(
             word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, rows, T, W, BLOCK_W
         )
@@ -81,7 +81,7 @@ def embed_norm_bwd_kernel(
 def scatter_slices_kernel(
     table_ptr, partial_ptr,                     # out: [V, W]; [slices, 2, W]: run carried in, carried out
     x_ptr, ids_ptr, order_ptr,                  # in: [T, W]; [T] sorted ids, and the row each came from
-    T, W: tl.constexpr, PRECISION: tl.constexpr, SLICE: tl.constexpr, BLOCK_W: tl.constexpr,
+    T, W: tl.constexpr, SLICE: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
     begin = tl.program_id(0) * SLICE
     at = begin + tl.arange(0, SLICE)
@@ -91,9 +91,9 @@ def scatter_slices_kernel(
     order = tl.load(order_ptr + at, mask=inside, other=0)
     within = cols[None, :] < W
     x = tl.load(x_ptr + order[:, None] * W + cols[None, :], mask=inside[:, None] & within, other=0.0)
-    # row i of the product is the sum of the slice's rows that have i's id
+    # row i of the product is the sum of the slice's rows that have i's id; fp32 is not rounded to tf32
     same = (ids[:, None] == ids[None, :]).to(x.dtype)
-    sums = tl.dot(same, x, input_precision=PRECISION)
+    sums = tl.dot(same, x, input_precision="ieee")
     # the first row of an id in the slice writes its sum
     previous = tl.load(ids_ptr + at - 1, mask=inside & (at > begin), other=-1)
     is_first = ids != previous

@@ -33,10 +33,10 @@ def add_layer_norm_reference(
 @triton.jit
 def _sum(
     x_ptr, x_bias_ptr, residual_ptr, seed_ptr, numbers_ptr, rows, R, H: tl.constexpr,
-    DROPOUT: tl.constexpr, RESCALE: tl.constexpr, BLOCK_H: tl.constexpr,
+    DROPOUT: tl.constexpr, RESCALE: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
-    """Compute s [rows, BLOCK_H], zero outside, and which numbers stay."""
-    cols = tl.arange(0, BLOCK_H)
+    """Compute s [rows, BLOCK_W], zero outside, and which numbers stay."""
+    cols = tl.arange(0, BLOCK_W)
     inside = (rows[:, None] < R) & (cols[None, :] < H)
     at = rows.to(tl.int64)[:, None] * H + cols[None, :]
     s = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
@@ -53,9 +53,9 @@ def _sum(
 
 
 @triton.jit
-def normalise(s, weight_ptr, bias_ptr, eps, H: tl.constexpr, BLOCK_H: tl.constexpr):
+def normalise(s, weight_ptr, bias_ptr, eps, H: tl.constexpr, BLOCK_W: tl.constexpr):
     """LayerNorm the rows of s, which are zero past H; return them, their means and 1 / deviations."""
-    cols = tl.arange(0, BLOCK_H)
+    cols = tl.arange(0, BLOCK_W)
     mean = tl.sum(s, 1) / H
     centred = tl.where(cols[None, :] < H, s - mean[:, None], 0.0)
     rstd = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / H + eps)
@@ -83,14 +83,14 @@ def add_layer_norm_fwd_kernel(
     weight_ptr, bias_ptr,                       # in: [H], [H]
     seed_ptr, numbers_ptr,                      # in: [1], [R] or None: the rows', if not 0..R-1
     R, eps, H: tl.constexpr, DROPOUT: tl.constexpr, RESCALE: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
-    cols = tl.arange(0, BLOCK_H)
+    cols = tl.arange(0, BLOCK_W)
     inside = (rows[:, None] < R) & (cols[None, :] < H)
     at = rows.to(tl.int64)[:, None] * H + cols[None, :]
-    s, _ = _sum(x_ptr, x_bias_ptr, residual_ptr, seed_ptr, numbers_ptr, rows, R, H, DROPOUT, RESCALE, BLOCK_H)
-    y, mean, rstd = normalise(s, weight_ptr, bias_ptr, eps, H, BLOCK_H)
+    s, _ = _sum(x_ptr, x_bias_ptr, residual_ptr, seed_ptr, numbers_ptr, rows, R, H, DROPOUT, RESCALE, BLOCK_W)
+    y, mean, rstd = normalise(s, weight_ptr, bias_ptr, eps, H, BLOCK_W)
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
     tl.store(mean_ptr + rows, mean, mask=rows < R)
     tl.store(rstd_ptr + rows, rstd, mask=rows < R)
@@ -102,21 +102,21 @@ def add_layer_norm_bwd_kernel(
     sums_ptr,                                   # out: [2 or 3, programs, H] of dweight, dbias and dx_bias
     dy_ptr, x_ptr, x_bias_ptr, residual_ptr, weight_ptr, mean_ptr, rstd_ptr,
     seed_ptr, numbers_ptr, R, H: tl.constexpr, DROPOUT: tl.constexpr, RESCALE: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
     program, programs = tl.program_id(0), tl.num_programs(0)
-    cols = tl.arange(0, BLOCK_H)
+    cols = tl.arange(0, BLOCK_W)
     weight = tl.load(weight_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)
     # summed over the rows of a tile at the end: a sum inside of the loop would need barriers
-    dweight = tl.zeros([BLOCK_R, BLOCK_H], tl.float32)
-    dbias = tl.zeros([BLOCK_R, BLOCK_H], tl.float32)
-    dx_bias = tl.zeros([BLOCK_R, BLOCK_H], tl.float32)
+    dweight = tl.zeros([BLOCK_R, BLOCK_W], tl.float32)
+    dbias = tl.zeros([BLOCK_R, BLOCK_W], tl.float32)
+    dx_bias = tl.zeros([BLOCK_R, BLOCK_W], tl.float32)
     for first in range(program * BLOCK_R, R, programs * BLOCK_R):
         rows = first + tl.arange(0, BLOCK_R)
         inside = (rows[:, None] < R) & (cols[None, :] < H)
         at = rows.to(tl.int64)[:, None] * H + cols[None, :]
         s, kept = _sum(
-            x_ptr, x_bias_ptr, residual_ptr, seed_ptr, numbers_ptr, rows, R, H, DROPOUT, RESCALE, BLOCK_H
+            x_ptr, x_bias_ptr, residual_ptr, seed_ptr, numbers_ptr, rows, R, H, DROPOUT, RESCALE, BLOCK_W
         )
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
         ds, normed = normalise_backward(dy, s, weight, mean_ptr, rstd_ptr, rows, R, H)
@@ -136,9 +136,7 @@ def add_layer_norm_bwd_kernel(
 
 
 def _constants(H: int, dropout_p: float) -> Constants:
-    rows, columns, num_warps = row_tile(H)
-    blocks = {"BLOCK_R": rows, "BLOCK_H": columns, "num_warps": num_warps}
-    return {"H": H, **dropout_constants(dropout_p), **blocks}
+    return {"H": H, **dropout_constants(dropout_p), **row_tile(H)}
 
 
 @torch.library.custom_op("jixu::add_layer_norm", mutates_args=())

@@ -213,13 +213,13 @@ def loss_tiles(device: torch.device) -> LossTiles:
     return loss
 
 
-def row_tile(width: int) -> tuple[int, int, int]:
+def row_tile(width: int) -> dict[str, int]:
     """Choose how many whole rows a program of LayerNorm takes at once, the columns of their tile, and warps.
 
     A tile has 1024 numbers, or one wider row, and a warp for each 512 (measured on an H200).
     """
     columns = triton.next_power_of_2(width)
-    return max(1, 1024 // columns), columns, max(1024, columns) // 512
+    return {"BLOCK_R": max(1, 1024 // columns), "BLOCK_W": columns, "num_warps": max(2, columns // 512)}
 
 
 def scatter_tile(exact: bool) -> tuple[int, int]:

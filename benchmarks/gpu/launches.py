@@ -104,7 +104,6 @@ def record(architecture: int) -> Iterator[list[KernelLaunch]]:
         launches.append(_launch(self, args, kwargs))
 
     try:
-        kernels.use("torch")
         with (
             patch.object(JITFunction, "run", note),
             patch.object(tuning, "architecture", lambda device: f"sm_{architecture}"),
