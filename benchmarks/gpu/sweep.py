@@ -14,14 +14,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 import kernels
 from benchmarks.gpu.scale import Scale, lengths_of, offsets
-from benchmarks.gpu.timing import time_run
+from benchmarks.gpu.timing import tiles_used, time_run
 from benchmarks.gpu.workers import Failure, Worker, run_tasks
 from kernels import tuning
 from kernels.tuning import AttentionTiles, Launch, LossTiles, Table
@@ -126,16 +125,11 @@ def _passes(scale: Scale, shape: tuple[int, int, bool]) -> Callable[[], list[Ten
     return run
 
 
-def _used(table: Table):
-    real = tuning.table
-    return patch.object(tuning, "table", lambda name: real(name).merged(table))
-
-
 def check_trial(scale: Scale, trial: Trial, built_in: Table) -> None:
     """Compile a candidate, and compare its results with the built-in entry's, row by row."""
-    with _used(built_in):
+    with tiles_used(built_in):
         expected = _passes(scale, trial.shape)()
-    with _used(trial.table):
+    with tiles_used(trial.table):
         got = _passes(scale, trial.shape)()
     allowed = 8 * torch.finfo(scale.dtype).eps
     for pair in zip(got, expected, strict=True):
@@ -148,7 +142,7 @@ def check_trial(scale: Scale, trial: Trial, built_in: Table) -> None:
 
 def time_trial(scale: Scale, trial: Trial) -> float:
     """Time a candidate: the milliseconds of both passes."""
-    with _used(trial.table):
+    with tiles_used(trial.table):
         return time_run(_passes(scale, trial.shape), seconds=0.05).milliseconds
 
 

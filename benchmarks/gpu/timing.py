@@ -147,6 +147,12 @@ def attempt(make: Callable[..., Run | str], *arguments: object) -> Run | str:
         return reason(error)
 
 
+def tiles_used(measured: tuning.Table):
+    """Let the kernels use the entries of a table for a block."""
+    real = tuning.table
+    return patch.object(tuning, "table", lambda name: real(name).merged(measured))
+
+
 def measure(case: Case, deadline: float, tiles: Path | None = None) -> Result:
     """Time every runner of a case in turn; record what fails or comes too late. Raises nothing.
 
@@ -167,8 +173,7 @@ def measure(case: Case, deadline: float, tiles: Path | None = None) -> Result:
             timing = attempt(time_run, run, case.of_kernels)
             (result.absent if isinstance(timing, str) else result.timings)[name] = timing
     if tiles and "jixu" in result.timings:
-        measured = tuning.read_table(tiles)
-        with patch.object(tuning, "table", lambda name, table=tuning.table: table(name).merged(measured)):
+        with tiles_used(tuning.read_table(tiles)):
             remade = attempt(case.runners)  # a schedule of attention holds the size of its tiles
             timing = remade if isinstance(remade, str) else attempt(time_run, remade["jixu"], case.of_kernels)
         (result.absent if isinstance(timing, str) else result.timings)[TUNED] = timing
