@@ -75,13 +75,11 @@ def schedule_tiles(cu_seqlens: Tensor, total: int, tile: int) -> Tensor:
     """
     S = cu_seqlens.numel() - 1
     program = torch.arange(total // tile + S, device=cu_seqlens.device)
-    if S == 0:
-        return torch.empty(0, 2, dtype=torch.int32, device=cu_seqlens.device)
     lengths, sequence = cu_seqlens.diff().sort(descending=True, stable=True)
     tiles = (lengths + tile - 1) // tile
     ends = tiles.cumsum(0)
     at = torch.searchsorted(ends, program, right=True).clamp_max(S - 1)
-    sequence = torch.where(program < ends[-1], sequence[at], -1)
+    sequence = torch.where(program < ends[-1:], sequence[at], -1)
     return torch.stack([sequence, program - (ends - tiles)[at]], 1).int()
 
 

@@ -12,8 +12,8 @@ from kernels.dropout import keep, row_keys
 
 
 @triton.jit
-def _load_rows(ptr, rows, length, STRIDE: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Load rows [R, BLOCK_D] of a head, zero outside of the sequence and past D."""
+def load_rows(ptr, rows, length, STRIDE: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Load rows [R, BLOCK_D] of a head or a table, zero outside of the sequence or table and past D."""
     d = tl.arange(0, BLOCK_D)
     inside = rows[:, None] < length
     if D < BLOCK_D:
@@ -53,8 +53,8 @@ def _attend(
     """Add a block of keys to the running output, sum and maximum; the latter is of unscaled scores."""
     cols = first + tl.arange(0, BLOCK)
     end = length if MASKED else first + BLOCK
-    k = _load_rows(k_ptr, cols, end, TOKEN, D, BLOCK_D)
-    v = _load_rows(v_ptr, cols, end, TOKEN, D, BLOCK_D)
+    k = load_rows(k_ptr, cols, end, TOKEN, D, BLOCK_D)
+    v = load_rows(v_ptr, cols, end, TOKEN, D, BLOCK_D)
     s = tl.dot(q, tl.trans(k))
     if MASKED:
         s = tl.where(cols[None, :] < length, s, float("-inf"))
@@ -83,7 +83,7 @@ def attention_fwd_kernel(
         return
     rows = first_row + tl.arange(0, TILE)
     at = start.to(tl.int64) * TOKEN + head * HEAD
-    q = _load_rows(q_ptr + at, rows, length, TOKEN, D, BLOCK_D)
+    q = load_rows(q_ptr + at, rows, length, TOKEN, D, BLOCK_D)
     highest = tl.full([TILE], float("-inf"), tl.float32)
     total = tl.zeros([TILE], tl.float32)
     out = tl.zeros([TILE, BLOCK_D], tl.float32)
@@ -108,7 +108,7 @@ def attention_fwd_kernel(
 @triton.jit
 def _row_deltas(out_ptr, dout, rows, length, STRIDE: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
     """Compute delta = sum(dout * out) of each row."""
-    out = _load_rows(out_ptr, rows, length, STRIDE, D, BLOCK_D)
+    out = load_rows(out_ptr, rows, length, STRIDE, D, BLOCK_D)
     return tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
 
 
@@ -127,16 +127,16 @@ def attention_bwd_queries_kernel(
     at = start.to(tl.int64) * TOKEN + head * HEAD
     out_at = (start.to(tl.int64) * N + head) * D
     row_at = head.to(tl.int64) * T + start
-    q = _load_rows(q_ptr + at, rows, length, TOKEN, D, BLOCK_D)
-    dout = _load_rows(dout_ptr + out_at, rows, length, N * D, D, BLOCK_D)
+    q = load_rows(q_ptr + at, rows, length, TOKEN, D, BLOCK_D)
+    dout = load_rows(dout_ptr + out_at, rows, length, N * D, D, BLOCK_D)
     delta = _row_deltas(out_ptr + out_at, dout, rows, length, N * D, D, BLOCK_D)
     lse = tl.load(lse_ptr + row_at + rows, mask=rows < length, other=0.0)
     keys = row_keys(seed_ptr, (start + rows) * N + head) if DROPOUT else rows
     dq = tl.zeros([TILE, BLOCK_D], tl.float32)
     for first in range(0, length, BLOCK):
         cols = first + tl.arange(0, BLOCK)
-        k = _load_rows(k_ptr + at, cols, length, TOKEN, D, BLOCK_D)
-        v = _load_rows(v_ptr + at, cols, length, TOKEN, D, BLOCK_D)
+        k = load_rows(k_ptr + at, cols, length, TOKEN, D, BLOCK_D)
+        v = load_rows(v_ptr + at, cols, length, TOKEN, D, BLOCK_D)
         s = tl.dot(q, tl.trans(k)) * (scale * 1.4426950408889634)
         # a key past the end scores 0, far above an lse that is very negative: 2**big * 0 is NaN
         p = tl.where(cols[None, :] < length, tl.exp2(s - lse[:, None]), 0.0)
@@ -168,14 +168,14 @@ def attention_bwd_keys_kernel(
     out_at = (start.to(tl.int64) * N + head) * D
     row_at = head.to(tl.int64) * T + start
     grad_at = start.to(tl.int64) * GRAD_TOKEN + head * GRAD_HEAD
-    k = _load_rows(k_ptr + at, cols, length, TOKEN, D, BLOCK_D)
-    v = _load_rows(v_ptr + at, cols, length, TOKEN, D, BLOCK_D)
+    k = load_rows(k_ptr + at, cols, length, TOKEN, D, BLOCK_D)
+    v = load_rows(v_ptr + at, cols, length, TOKEN, D, BLOCK_D)
     dk = tl.zeros([TILE, BLOCK_D], tl.float32)
     dv = tl.zeros([TILE, BLOCK_D], tl.float32)
     for first in range(0, length, BLOCK):
         rows = first + tl.arange(0, BLOCK)
-        q = _load_rows(q_ptr + at, rows, length, TOKEN, D, BLOCK_D)
-        dout = _load_rows(dout_ptr + out_at, rows, length, N * D, D, BLOCK_D)
+        q = load_rows(q_ptr + at, rows, length, TOKEN, D, BLOCK_D)
+        dout = load_rows(dout_ptr + out_at, rows, length, N * D, D, BLOCK_D)
         lse = tl.load(lse_ptr + row_at + rows, mask=rows < length, other=0.0)
         if WHOLE:
             delta = _row_deltas(out_ptr + out_at, dout, rows, length, N * D, D, BLOCK_D)

@@ -6,17 +6,8 @@ and of the table each recompute the logits, so that every row has one owner: no 
 
 from __future__ import annotations
 
+from kernels.attention_kernels import load_rows
 from kernels.dispatch import tl, triton
-
-
-@triton.jit
-def _load_rows(ptr, rows, R, E: tl.constexpr, BLOCK_E: tl.constexpr):
-    """Load rows [.., BLOCK_E] of states or of the table, zero past row R and column E."""
-    e = tl.arange(0, BLOCK_E)
-    inside = rows[:, None] < R
-    if E < BLOCK_E:
-        inside = inside & (e[None, :] < E)
-    return tl.load(ptr + rows.to(tl.int64)[:, None] * E + e[None, :], mask=inside, other=0.0)
 
 
 @triton.jit(do_not_specialize=["n", "V"])
@@ -28,13 +19,13 @@ def mlm_loss_fwd_kernel(
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     part = tl.program_id(1)
-    x = _load_rows(x_ptr, rows, n, E, BLOCK_E)
+    x = load_rows(x_ptr, rows.to(tl.int64), n, E, E, BLOCK_E)
     highest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     best = tl.zeros([ROWS], tl.int32)
     for first in range(part * part_size, tl.minimum((part + 1) * part_size, V), BLOCK):
         cols = first + tl.arange(0, BLOCK)
-        w = _load_rows(w_ptr, cols, V, E, BLOCK_E)
+        w = load_rows(w_ptr, cols.to(tl.int64), V, E, E, BLOCK_E)
         # a column past the vocabulary gets -inf: adds nothing to the sum, is never the largest
         bias = tl.load(bias_ptr + cols, mask=cols < V, other=float("-inf")).to(tl.float32)
         logits = tl.dot(x, tl.trans(w)) + bias[None, :]
@@ -74,7 +65,7 @@ def mlm_loss_combine_kernel(
     label = tl.load(labels_ptr + rows, mask=inside, other=-100)
     valid = (label >= 0) & (label < V)
     e = tl.arange(0, BLOCK_E)
-    x = _load_rows(x_ptr, rows, n, E, BLOCK_E).to(tl.float32)
+    x = load_rows(x_ptr, rows.to(tl.int64), n, E, E, BLOCK_E).to(tl.float32)
     w = tl.load(w_ptr + label[:, None] * E + e[None, :], mask=valid[:, None] & (e[None, :] < E), other=0.0)
     # an invalid label gives NaN, not a plausible loss
     bias = tl.load(bias_ptr + label, mask=valid, other=float("nan")).to(tl.float32)
@@ -93,7 +84,7 @@ def mlm_loss_bwd_states_kernel(
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     part = tl.program_id(1)
     inside = rows < n
-    x = _load_rows(x_ptr, rows, n, E, BLOCK_E)
+    x = load_rows(x_ptr, rows.to(tl.int64), n, E, E, BLOCK_E)
     lse = tl.load(lse_ptr + rows, mask=inside, other=0.0)
     label = tl.load(labels_ptr + rows, mask=inside, other=-100).to(tl.int32)
     dloss = tl.load(dloss_ptr + rows, mask=inside, other=0.0)
@@ -101,7 +92,7 @@ def mlm_loss_bwd_states_kernel(
     dx = tl.zeros([ROWS, BLOCK_E], tl.float32)
     for first in range(part * part_size, tl.minimum((part + 1) * part_size, V), BLOCK):
         cols = first + tl.arange(0, BLOCK)
-        w = _load_rows(w_ptr, cols, V, E, BLOCK_E)
+        w = load_rows(w_ptr, cols.to(tl.int64), V, E, E, BLOCK_E)
         bias = tl.load(bias_ptr + cols, mask=cols < V, other=float("-inf")).to(tl.float32)
         logits = tl.dot(x, tl.trans(w)) + bias[None, :]
         p = tl.exp2((logits - lse[:, None]) * 1.4426950408889634)
@@ -119,13 +110,13 @@ def mlm_loss_bwd_table_kernel(
     E: tl.constexpr, BLOCK_E: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     tokens = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    w = _load_rows(w_ptr, tokens, V, E, BLOCK_E)
+    w = load_rows(w_ptr, tokens.to(tl.int64), V, E, E, BLOCK_E)
     bias = tl.load(bias_ptr + tokens, mask=tokens < V, other=0.0).to(tl.float32)
     dw = tl.zeros([ROWS, BLOCK_E], tl.float32)
     dbias = tl.zeros([ROWS], tl.float32)
     for first in range(0, n, BLOCK):
         rows = first + tl.arange(0, BLOCK)
-        x = _load_rows(x_ptr, rows, n, E, BLOCK_E)
+        x = load_rows(x_ptr, rows.to(tl.int64), n, E, E, BLOCK_E)
         # makes every probability of a row past the end 0, whatever the bias
         lse = tl.load(lse_ptr + rows, mask=rows < n, other=float("inf"))
         label = tl.load(labels_ptr + rows, mask=rows < n, other=-100).to(tl.int32)
