@@ -24,7 +24,7 @@ from kernels.embedding_kernels import (
     scatter_runs_kernel,
     scatter_slices_kernel,
 )
-from kernels.tuning import row_tile, scatter_tile
+from kernels.tuning import row_tile
 
 PROGRAMS = 512  # of the backward pass; each sums its share of the rows
 
@@ -117,7 +117,8 @@ def scatter_rows(x: Tensor, ids: Tensor, rows: int) -> Tensor:
     if not T:
         return table
     ids, order = ids.to(_id_dtype(rows)).sort(stable=True)
-    size, widest = scatter_tile(x.dtype == torch.float32)
+    # sorted rows and columns that a program sums
+    size, widest = (32, 64) if x.dtype == torch.float32 else (64, 128)
     slices = triton.cdiv(T, size)
     last = torch.arange(1, slices + 1, device=x.device).mul_(size).clamp_max_(T) - 1
     ends = torch.searchsorted(ids, ids[last], right=True, out_int32=True)

@@ -220,8 +220,3 @@ def row_tile(width: int) -> dict[str, int]:
     """
     columns = triton.next_power_of_2(width)
     return {"BLOCK_R": max(1, 1024 // columns), "BLOCK_W": columns, "num_warps": max(2, columns // 512)}
-
-
-def scatter_tile(exact: bool) -> tuple[int, int]:
-    """Choose how many sorted rows and columns a program of the embedding's backward scatter sums."""
-    return (32, 64) if exact else (64, 128)

@@ -44,10 +44,8 @@ def call(task: Task) -> object:
     function, arguments = task
     try:
         return function(*arguments)
-    except torch.OutOfMemoryError as error:
-        return Failure(reason(error), is_late=True)
     except Exception as error:
-        return Failure(reason(error))
+        return Failure(reason(error), is_late=isinstance(error, torch.OutOfMemoryError))
 
 
 def run_tasks(
