@@ -12,13 +12,10 @@ from data.instances import read_shard
 from tests.corpora import make_corpus
 
 
-@pytest.fixture(scope="module", params=["dynamic", "static"])
-def stream(request, sample_shards):
-    return InstanceStream(sample_shards, batch_tokens=600, masking=request.param)
-
-
 @pytest.mark.parametrize("rows", np.split(np.random.default_rng(0).permutation(40), [1, 8, 9, 30]), ids=len)
-def test_a_batch_is_its_rows_one_after_the_other_masked_as_each_is_alone(stream, rows):
+@pytest.mark.parametrize("masking", ["dynamic", "static"])
+def test_a_batch_is_its_rows_one_after_the_other_masked_as_each_is_alone(sample_shards, masking, rows):
+    stream = InstanceStream(sample_shards, batch_tokens=600, masking=masking)
     instances, info = next(stream.plan()).instances, stream.info
 
     def packed(rows):

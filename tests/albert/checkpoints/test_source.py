@@ -29,14 +29,8 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-@pytest.fixture
-def offline(monkeypatch):
+def test_safetensors_are_preferred_and_what_cannot_be_had_is_one_line(cache, model_folder, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-
-
-def test_of_both_weights_safetensors_are_read_and_what_cannot_be_had_is_one_line(
-    cache, model_folder, offline
-):
     snapshot = put_into_hub_cache(cache, model_folder)
     (snapshot / "pytorch_model.bin").write_bytes(b"not read")
     for name in ("hf:org/albert-tea", str(snapshot)):  # a clone has what the Hub has

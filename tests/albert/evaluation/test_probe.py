@@ -39,7 +39,7 @@ def counting():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.1)
     optimizer = adamw(model, 1e-3)
-    for step in range(600):
+    for step in range(400):
         optimizer.zero_grad()
         model(counting_batch(step)).loss.backward()
         optimizer.step()

@@ -13,6 +13,7 @@ from data.tokenization.wordpiece import SPECIAL_TOKENS
 from data.workspace import local_folder
 from tests.conftest import sample_texts
 from tests.corpora import make_corpus, record
+from tests.workers import PreloadedContext
 
 
 @pytest.fixture(scope="module")
@@ -211,9 +212,8 @@ def test_a_dataset_gives_every_trained_instance_once_an_epoch_in_an_order_of_its
     parts = [split_dataset_by_node(statistics.dataset("tea"), rank, 2) for rank in (0, 1)]
     both = [int(row["instance_id"], 16) for part in parts for row in part]
     assert sorted(both) == sorted(epochs[0])
-    loaded = torch.utils.data.DataLoader(
-        statistics.dataset("tea"), batch_size=None, num_workers=2, multiprocessing_context="spawn"
-    )
+    workers = {"num_workers": 2, "multiprocessing_context": PreloadedContext()}
+    loaded = torch.utils.data.DataLoader(statistics.dataset("tea"), batch_size=None, **workers)
     assert sorted(int(row["instance_id"], 16) for row in loaded) == sorted(epochs[0])
 
 

@@ -47,7 +47,7 @@ def end_queries(folder, results):
         signal.signal(number, raise_ended)
         try:
             with connect(folder, 2) as db:
-                threading.Timer(0.2, end, [number]).start()
+                threading.Timer(0.1, end, [number]).start()
                 interruptible(db, lambda: db.execute(LONG))
         except Ended as ended:
             results.send(ended.args == (number,))
