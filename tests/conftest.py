@@ -66,7 +66,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def samples() -> Path:
-    """The folder of the shipped samples."""
     return SAMPLES
 
 
@@ -107,7 +106,6 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
 
 
 def sample_texts() -> list[str]:
-    """Documents of the shipped domain sample."""
     lines = (SAMPLES / "tea.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["text"] for line in lines]
 

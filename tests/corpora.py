@@ -13,7 +13,6 @@ NEW = "新来的一篇讲怎样选茶杯。白瓷的最公道。"
 
 
 def write_jsonl(path: Path, *texts: str) -> None:
-    """Write a document a line."""
     path.write_text("\n".join(json.dumps({"text": text}, ensure_ascii=False) for text in texts), "utf-8")
 
 
@@ -41,13 +40,11 @@ def refresh_here(settings: RefreshSettings, plan: Plan | None = None) -> Refresh
 
 
 def ask(workspace: Path, query: str, *parameters: object) -> list[tuple]:
-    """Rows that a query finds in a workspace."""
     with open_workspace(workspace) as statistics:
         return statistics.sql(query, [*parameters]).fetchall()
 
 
 def shards_of(workspace: Path, corpus: str = "tea") -> list:
-    """The shards of a corpus's current version."""
     with read_catalog(Workspace(workspace)) as db:
         return version_shards(db, require_version(db, corpus))
 

@@ -29,7 +29,6 @@ def serve_s3(*buckets: str) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def environment(values: dict[str, str]) -> Iterator[None]:
-    """Set some variables until the block ends."""
     from s3fs import S3FileSystem
 
     with patch.dict(os.environ, values):

@@ -73,7 +73,9 @@ def test_fine_tuning_and_trainer_run_on_the_same_examples(capsys, tmp_path, monk
     assert result["trained"]["examples_per_second"] > 0
 
 
-def test_what_a_refresh_makes_of_a_text_is_a_row(capsys, samples, tmp_path, monkeypatch):
+def test_what_a_refresh_makes_of_a_text_is_a_row_and_names_its_sources_without_their_place(
+    capsys, samples, tmp_path, monkeypatch
+):
     monkeypatch.setattr(results_file, "RESULTS", tmp_path)
     source = tmp_path / "raw"
     source.mkdir()
@@ -86,8 +88,5 @@ def test_what_a_refresh_makes_of_a_text_is_a_row(capsys, samples, tmp_path, monk
     assert row["sentences"] > 1000 and row["wrong"] == 0 and 0 < row["without_order"] < 0.15
     assert row["masked"] == pytest.approx(0.15, abs=0.01)
     assert "| 1 not_supported |" in capsys.readouterr().out
-
-
-def test_a_result_names_its_sources_without_their_place(tmp_path):
     assert source_names([f"{tmp_path}/raw/", "s3://bucket/laws.jsonl.gz"]) == ["raw", "laws.jsonl.gz"]
     assert source_names([]) == ["general.txt", "tea.jsonl"]

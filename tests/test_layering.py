@@ -37,8 +37,6 @@ COMMON_STEMS = {"__init__", "__main__", "settings"}
 
 @dataclass(frozen=True)
 class Import:
-    """One imported name and where it stands."""
-
     path: Path
     line: int
     module: str

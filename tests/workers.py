@@ -30,7 +30,6 @@ class PreloadedContext(ForkServerContext):
 
 
 def begin(work, *arguments):
-    """Begin a function in a process of its own."""
     process = Worker(target=work, args=arguments)
     process.start()
     return process

@@ -19,7 +19,6 @@ SEGMENTER = segmenter(())
 
 
 def random_text(count: int, seed: object = 0) -> str:
-    """So many Han characters, common and rare."""
     rng = random.Random(seed)
     return "".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(count))
 

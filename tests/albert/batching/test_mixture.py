@@ -17,7 +17,6 @@ STEPS = 60
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory, samples, vocabulary_file, tea_shards):
-    """Shards of two corpora."""
     root = tmp_path_factory.mktemp("workspace")
     options = {"masking": {"rate": 0.4}, "instances": {"sop": "off"}}
     return [tea_shards, make_corpus(root, "general", samples / "general.txt", vocabulary_file, **options)]

@@ -68,11 +68,6 @@ def test_what_happens_to_look_sure_is_not_trusted_too_far(make):
     check_coverage(make(RUNS))
 
 
-def test_one_error_tells_little_of_a_score():
-    found = estimate(np.arange(100)[None] > 0)  # Clopper and Pearson's begins at 94.6%
-    assert found.mean - found.half_width < 0.95
-
-
 @pytest.mark.parametrize("first, second", [(5, 3), (3, 10), (1, 5)], ids=str)
 def test_runs_that_are_not_paired_are_arms_of_their_own(first, second):
     """Such as three pretraining runs of a recipe against the seeds of one checkpoint, or against a rule."""
@@ -102,7 +97,9 @@ def test_without_noise_of_examples_or_of_seeds_it_is_that_of_the_other_and_witho
     assert estimate(np.random.default_rng(0).normal(size=(5, 9))).half_width is None
 
 
-def test_a_score_has_an_interval_from_three_runs_on():
+def test_one_error_tells_little_of_a_score_and_it_has_an_interval_from_three_runs_on():
+    found = estimate(np.arange(100)[None] > 0)  # Clopper and Pearson's begins at 94.6%
+    assert found.mean - found.half_width < 0.95
     rng = np.random.default_rng(0)
     right = np.stack([mean_statistics(row) for row in rng.random((6, 50)) < 0.7])
     assert summarize("accuracy", right[:2]).half_width is None

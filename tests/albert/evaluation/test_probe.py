@@ -30,7 +30,6 @@ def counting_batch(seed, sequences=64):
 
 @pytest.fixture(scope="module")
 def counting():
-    """A model that has learnt to count, saved."""
     torch.manual_seed(0)
     shape = {"num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": LENGTH}
     config = AlbertConfig(vocab_size=V, embedding_size=32, hidden_size=64, intermediate_size=128, **shape)

@@ -52,7 +52,6 @@ def quick(split_files, *models, optimizer=None, **changes):
 
 
 def shuffle_labels(file):
-    """Leave a training file nothing to learn."""
     lines = file.read_text(encoding="utf-8").splitlines()
     texts, labels = zip(*(line.split("\t") for line in lines[1:]), strict=True)
     labels = np.random.default_rng(1).permutation(labels)

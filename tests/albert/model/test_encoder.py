@@ -178,8 +178,6 @@ def test_states_of_some_tokens_alone_are_those_among_all(change, checkpointing, 
 
 
 class ProductSizes(TorchDispatchMode):
-    """Collects the sizes of the products of matrices."""
-
     def __init__(self):
         super().__init__()
         self.sizes = set()

@@ -31,7 +31,6 @@ def unordered(corpora):
 
 
 def prepare(settings, *, graphs: bool) -> tuple[Trainer, list[PreparedStep]]:
-    """A trainer, and its steps ready on its device."""
     trainer = trainer_of(settings)
     trainer.graphs = trainer.make_graphs() if graphs else None
     return trainer, [trainer.prepare(step) for step in islice(steps_of(trainer), STEPS)]

@@ -309,7 +309,7 @@ def test_before_and_after_are_of_the_larger_sample_measured_at_both_ends_under_i
     assert caption.endswith("LawText: 36 documents, 1,624 masked tokens (curves and log: the first 812).")
 
 
-def test_markdown_holds_the_main_tables(tmp_path):
+def test_markdown_holds_the_main_tables_and_each_base_model_has_its_part(tmp_path):
     judged = comparison(BASE, BETTER), comparison(BASE, BETTER, task="另|一")
     report = report_of(*judged, pretraining=pretraining(tmp_path))
     text = report_markdown(report)
@@ -317,9 +317,6 @@ def test_markdown_holds_the_main_tables(tmp_path):
     assert "| 继续 | 80.8 ± 5.6 | 80.8 ± 5.6 |" in text and "**+9.8 ± 4.0**" in text
     titles = ["Evaluation: 茶事, against base", "Evaluation: 另|一, against base", "Pretraining"]
     assert re.findall("^### (.*)$", text, re.M) == titles
-
-
-def test_each_base_model_has_its_part(tmp_path):
     other = replace(pretraining(tmp_path), run_folder=tmp_path / "models/general-bert", status="interrupted")
     report = report_of(bases=[pretraining(tmp_path), other])
     html = render(report)

@@ -25,7 +25,6 @@ from tests.corpora import NEW, Corpus, record, shards_of, write_jsonl
 
 
 def build_without_commit(corpus):
-    """A refresh in this process, up to its commit."""
     planned, sources, division = corpus.divided()
     return planned, sources, division, build_batch(division.pieces, planned)
 

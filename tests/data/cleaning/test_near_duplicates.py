@@ -11,7 +11,6 @@ from tests.data.helpers import random_text
 
 
 def changed(original, share, seed=1):
-    """The text with a share of its characters replaced."""
     rng = random.Random(seed)
     return "".join(chr(rng.randrange(0x4E00, 0x9F00)) if rng.random() < share else c for c in original)
 

@@ -13,7 +13,6 @@ from data.sources import SourceRules
 
 
 def files_of(folder, sizes):
-    """Files of these sizes in bytes."""
     files = []
     for number, size in enumerate(sizes):
         path = folder / f"{number:05}.txt"

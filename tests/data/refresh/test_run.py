@@ -186,15 +186,6 @@ def test_repeated_short_and_foreign_documents_are_counted(corpus):
             assert [b for _, _, b in steps[:-1]] == [a for _, a, _ in steps[1:]]  # what goes out comes in
 
 
-def test_listings_are_on_disk_before_their_batch_is_done(corpus, monkeypatch):
-    synced = []
-    monkeypatch.setattr("data.files.sync", lambda path: synced.append((path, path.is_file())))
-    planned = corpus.plan()
-    sources = read_batch(planned.files, planned)
-    assert sorted(synced) == sorted((source.listing, True) for source in sources)
-    assert len(synced) == 2
-
-
 def test_a_workspace_whose_name_is_a_pattern_reads_no_file_of_its_neighbours(tmp_path, vocabulary_file):
     texts, corpora = sample_texts(), []
     for number, name in enumerate(("wa", "w[a]", "w*")):
@@ -338,8 +329,12 @@ def test_workers_end_with_the_process_that_began_them():
     worker.wait(60)
 
 
-def test_a_plan_made_before_is_made_again_only_if_another_refresh_committed_meanwhile(corpus):
-    plan = corpus.plan()
+def test_listings_are_synced_and_a_plan_is_made_again_if_a_refresh_committed_meanwhile(corpus, monkeypatch):
+    plan, synced = corpus.plan(), []
+    with monkeypatch.context() as patch:
+        patch.setattr("data.files.sync", lambda path: synced.append((path, path.is_file())))
+        sources = read_batch(plan.files, plan)
+    assert sorted(synced) == sorted((source.listing, True) for source in sources) and len(synced) == 2
     (corpus.raw / "later.txt").write_text("后来的一篇讲茶壶。紫砂的最好。", encoding="utf-8")
     first = refresh_here(corpus.settings, plan)
     assert first.version == 1 and preview(corpus.plan()).read == (str(corpus.raw / "later.txt"),)

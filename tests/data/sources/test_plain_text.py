@@ -24,8 +24,6 @@ def wrapped(text, columns):
 
 @pytest.fixture
 def documents(write):
-    """Write a file, and read its documents."""
-
     def documents(content, name="one.txt", **options):
         items = read_documents(write(name, content), **options)
         return [item for item in items if isinstance(item, RawDocument)]
