@@ -1,5 +1,3 @@
-"""The CPU benchmarks at a small size."""
-
 import json
 import sys
 import time

@@ -1,5 +1,3 @@
-"""What the repository promises about itself."""
-
 import re
 import tomllib
 from collections import Counter

@@ -1,5 +1,3 @@
-"""The square-root rule and the schedules."""
-
 import math
 from typing import get_args
 

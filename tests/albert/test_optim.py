@@ -1,5 +1,3 @@
-"""Optimisers against their papers' formulas."""
-
 import pytest
 import torch
 

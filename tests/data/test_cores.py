@@ -1,5 +1,3 @@
-"""How many cores a process counts that may not use all."""
-
 import os
 
 import pytest

@@ -1,5 +1,3 @@
-"""Digests of what a run was made from, and files that are whole or absent."""
-
 from data.files import replacing, sha256
 
 

@@ -1,5 +1,3 @@
-"""Commands whose output is closed while they write."""
-
 import subprocess
 import sys
 

@@ -1,5 +1,3 @@
-"""Which batch comes next when several corpora are mixed, whoever computes it and wherever it begins."""
-
 import threading
 import time
 from itertools import islice

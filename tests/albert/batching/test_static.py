@@ -1,5 +1,3 @@
-"""Batches in one shape and in one buffer."""
-
 from dataclasses import asdict, replace
 
 import pytest

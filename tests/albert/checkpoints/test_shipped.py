@@ -1,5 +1,3 @@
-"""The checkpoint that comes with jixu."""
-
 import torch
 import transformers
 

@@ -1,5 +1,3 @@
-"""Counts of neighbours: exact, and a loss to beat."""
-
 from collections import Counter
 
 import numpy as np

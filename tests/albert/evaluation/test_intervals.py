@@ -1,5 +1,3 @@
-"""Coverage of the intervals, by simulation, and the corner cases."""
-
 from functools import partial
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The comparison of models, on answers made by hand."""
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Weights that start from a corpus's counts."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""The model by itself: sharing, growth, checkpointed activations, dropout, ties, and what layers change."""
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""What the tests of pretraining share."""
-
 from dataclasses import replace
 from pathlib import Path
 

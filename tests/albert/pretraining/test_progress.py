@@ -1,5 +1,3 @@
-"""Progress: records, lines, the bar, and trackers."""
-
 import json
 import os
 import signal

@@ -1,5 +1,3 @@
-"""The record of a training that ended without a result."""
-
 import pytest
 
 from albert.pretraining import read_failure

@@ -1,5 +1,3 @@
-"""A run: several corpora, the best checkpoint, cancellation, full disks."""
-
 import asyncio
 import json
 import resource

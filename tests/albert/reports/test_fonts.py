@@ -1,5 +1,3 @@
-"""Chinese in notebooks."""
-
 import warnings
 
 import matplotlib

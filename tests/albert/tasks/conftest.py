@@ -1,5 +1,3 @@
-"""What the tests of tasks share."""
-
 import json
 
 import pytest

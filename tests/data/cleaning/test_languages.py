@@ -1,5 +1,3 @@
-"""The language of documents as a rule of a refresh, where py3langid is installed and where it is not."""
-
 import sys
 
 import pytest

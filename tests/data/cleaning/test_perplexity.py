@@ -1,5 +1,3 @@
-"""The perplexity of documents against its definition, and as a rule of a refresh."""
-
 from collections import Counter
 from itertools import pairwise
 from math import exp, log

@@ -1,5 +1,3 @@
-"""Invariants of masks on real instances."""
-
 import hashlib
 from dataclasses import replace
 from itertools import pairwise

@@ -1,5 +1,3 @@
-"""What a refresh is divided into before it begins."""
-
 from dataclasses import replace
 
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""Which documents are used."""
-
 import random
 from contextlib import nullcontext
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Words, tokens and the flags that tie them together."""
-
 import re
 
 import jieba
