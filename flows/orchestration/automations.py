@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+
+from pydantic import HttpUrl
 
 from data.errors import InputError
 from data.workspace import local_folder
@@ -55,8 +56,10 @@ def automations(
         raise InputError(
             "nothing asked for: pass --webhook, --pretrain-after-drift, --lost-runs, or --rerun-crashed"
         )
-    if webhook and urlsplit(webhook).scheme not in ("http", "https"):
-        raise InputError(f"webhook={webhook!r}: it must begin with http:// or https://")
+    try:
+        host = HttpUrl(webhook).host if webhook else None
+    except ValueError:
+        raise InputError(f"webhook={webhook!r}: it must begin with http:// or https:// and a host") from None
     if pretrain_after_drift is not None and pretrain_after_drift < 1:
         raise InputError(f"pretrain_after_drift={pretrain_after_drift}: it must be 1 or more")
     if not os.environ.get("PREFECT_API_URL"):
@@ -65,7 +68,7 @@ def automations(
     server_version()  # refuses a server that cannot be used
     if webhook:
         replace_automation(report_failures(webhook))
-        print(f"a failed or crashed run: a message to {urlsplit(webhook).hostname}")
+        print(f"a failed or crashed run: a message to {host}")
     if pretrain_after_drift is not None:
         replace_automation(pretrain_on_drift(pretrain_after_drift))
         print(f"a refresh that reports drift: {pretrain_after_drift:,} steps of pretraining")

@@ -92,6 +92,7 @@ def test_credentials_of_a_source_are_not_shown(tmp_path, monkeypatch, capsys):
         (["automations"], "nothing asked for"),
         (["automations", "--webhook", "ftp://127.0.0.1/hook"], "must begin with http:// or https://"),
         (["automations", "--webhook", "127.0.0.1/hook"], "must begin with http:// or https://"),
+        (["automations", "--webhook", "http://[::1"], "must begin with http:// or https:// and a host"),
         (["automations", "--pretrain-after-drift", 0], "pretrain_after_drift=0: it must be 1 or more"),
         (["automations", "--webhook", "https://127.0.0.1/hook"], "no PREFECT_API_URL"),
     ],
