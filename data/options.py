@@ -54,12 +54,13 @@ def options(cls: type[T]) -> type[T]:
     made: Any = dataclass(frozen=True, kw_only=True, config=config)(cls)
     validate: Callable[..., None] = made.__init__
 
-    def __init__(self: object, *positional: object, **values: object) -> None:
+    def __init__(self: object, /, **values: object) -> None:
         try:
-            validate(self, *positional, **values)
+            validate(self, **values)
         except ValidationError as error:
             raise ConfigError(faults(error, made)) from None
 
+    __init__.__qualname__ = f"{cls.__qualname__}.__init__"  # named by what Python says of a wrong call
     made.__init__ = __init__
     lines = []
     for name, one in options_of(made).items():
@@ -106,7 +107,7 @@ def faults(error: ValidationError, cls: type) -> str:
 
 def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, cls: type) -> str:
     name = ".".join(str(part) for part in loc)
-    if kind in ("unexpected_keyword_argument", "unexpected_positional_argument"):
+    if kind == "unexpected_keyword_argument":
         group, _, wrong = name.rpartition(".")
         places = [one.rpartition(".") for one in names_of(cls)]
         names = [known for place, _, known in places if place == group]

@@ -46,6 +46,8 @@ def test_a_recipe_holds_what_the_settings_do_and_the_example_in_the_file_is_one(
     example = data.refresh.settings.__doc__.split("```yaml\n")[1].split("```")[0]
     recipe = load_recipe(write("recipe.yaml", example))
     assert recipe["corpus"] == "law" and Path(recipe["dictionary"][0]).name == "terms.txt"
+    with pytest.raises(TypeError, match=r"^RefreshSettings.__init__\(\) takes 1 positional argument"):
+        RefreshSettings("law")
 
 
 def test_a_recipes_folder_is_no_pattern_and_its_vocabulary_lies_beside_it(tmp_path, write, vocabulary_file):
