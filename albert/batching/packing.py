@@ -115,13 +115,14 @@ def mask_batch(
     seed: int,
     word_starts: np.ndarray | None = None,
 ) -> Batch:
-    """A batch with masks drawn for it; by default every token is a word of its own, else those of
-    `word_starts` [T] begin one.
+    """A batch with masks drawn for it; by default every token is a word of its own, else special tokens and
+    those of `word_starts` [T] begin one.
     """
-    starts = np.ones(batch.tokens, dtype=bool) if word_starts is None else word_starts
+    vocabulary, input_ids = mask_vocabulary(tokenizer), batch.input_ids.numpy()
+    starts = np.isin(input_ids, vocabulary.special_ids) | (True if word_starts is None else word_starts)
     keys = np.arange(batch.sequences, dtype=np.uint64)
-    packed = batch.input_ids.numpy(), starts, batch.cu_seqlens.numpy(), keys
-    drawn = draw_masks(*packed, mask_vocabulary(tokenizer), rule or MaskRule(), seed=seed, epoch=0)
+    packed = input_ids, starts, batch.cu_seqlens.numpy(), keys
+    drawn = draw_masks(*packed, vocabulary, rule or MaskRule(), seed=seed, epoch=0)
     index, labels, put = map(torch.from_numpy, drawn[:3])
-    input_ids = batch.input_ids.scatter(0, index, put)
-    return replace(batch, input_ids=input_ids, masked_index=index, masked_labels=labels)
+    masked = batch.input_ids.scatter(0, index, put)
+    return replace(batch, input_ids=masked, masked_index=index, masked_labels=labels)

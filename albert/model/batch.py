@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any
@@ -68,8 +68,9 @@ class Batch:
         return replace(self, **moved)
 
 
-def pack(sequences: Sequence[Sequence[int]], token_types: Sequence[Sequence[int]] | None = None) -> Batch:
+def pack(sequences: Iterable[Sequence[int]], token_types: Iterable[Sequence[int]] | None = None) -> Batch:
     """A batch of token id sequences, special tokens included, with nothing masked."""
+    sequences = list(sequences)
     lengths = [len(sequence) for sequence in sequences]
     types = token_types or [[0] * length for length in lengths]
     return Batch(

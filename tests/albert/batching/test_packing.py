@@ -5,9 +5,9 @@ from itertools import takewhile
 import numpy as np
 import pytest
 
-from albert.batching import InstanceStream, is_held_out, pack_batch
+from albert.batching import InstanceStream, is_held_out, mask_batch, pack_batch
 from albert.batching.stream import token_batches
-from albert.model import IGNORED
+from albert.model import IGNORED, pack
 from data.instances import read_shard
 from tests.corpora import make_corpus
 
@@ -41,6 +41,15 @@ def test_a_batch_is_its_rows_one_after_the_other_masked_as_each_is_alone(sample_
     orders = instances.sop_labels[rows]
     assert (batch.sop_labels is None) == (orders == IGNORED).all()
     assert batch.sop_labels is None or batch.sop_labels.tolist() == orders.tolist()
+
+
+def test_special_tokens_are_words_of_their_own_whichever_words_a_caller_marks(tokenizer):
+    rows = [[tokenizer.cls_id, *range(200, 207), tokenizer.sep_id]] * 100
+    batch = pack(row for row in rows)
+    assert batch.input_ids.tolist() == np.concatenate(rows).tolist()
+    pairs = batch.position_ids.numpy() % 2 == 1  # and the last token, with [SEP]
+    masked = mask_batch(batch, tokenizer, seed=0, word_starts=pairs | (batch.position_ids.numpy() == 0))
+    assert min(masked.masked_labels) >= 200 and (masked.masked_labels == 206).any()
 
 
 def test_each_epoch_has_an_order_and_dynamic_masks_of_its_own(
