@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -34,8 +35,15 @@ def _on_off(value: object) -> object:
 
 
 def _listed(value: object) -> object:
-    """Let a recipe give a list of one without brackets: `files: test.tsv`."""
-    return [value] if isinstance(value, str | dict) else value
+    """Let a list of one be given without brackets, as in a recipe: `files: test.tsv`."""
+    return [value] if isinstance(value, str | dict) or is_dataclass(value) else value
+
+
+def _without_paths(value: object) -> object:
+    """Let a path stand where its text is meant, also in a list."""
+    if isinstance(value, list | tuple):
+        return [*map(_without_paths, value)]
+    return str(value) if isinstance(value, Path) else value
 
 
 Commas, OnOff, Listed = BeforeValidator(_split), BeforeValidator(_on_off), BeforeValidator(_listed)
@@ -56,7 +64,7 @@ def options(cls: type[T]) -> type[T]:
 
     def __init__(self: object, /, **values: object) -> None:
         try:
-            validate(self, **values)
+            validate(self, **{name: _without_paths(one) for name, one in values.items()})
         except ValidationError as error:
             raise ConfigError(faults(error, made)) from None
 

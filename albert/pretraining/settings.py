@@ -189,7 +189,7 @@ class Corpus:
     """A further corpus of a run."""
 
     name: str
-    shards: tuple[Path, ...]
+    shards: Annotated[tuple[Path, ...], Field(min_length=1)]
     share: float  # of the tokens if it is mixed in, of the last steps if it follows
     held_out_share: float = 0.02  # of its documents, which are evaluated on
 
@@ -203,7 +203,7 @@ class PretrainSettings(TrainingOptions):
     """What to train, on what, and how."""
 
     run_folder: Path
-    shards: tuple[Path, ...]
+    shards: Annotated[tuple[Path, ...], Field(min_length=1)]
     mix: tuple[Corpus, ...] = ()  # trained on beside the shards
     then: Corpus | None = None  # replaces the shards in the last steps
     tokenizer_folder: Path | None = None  # its files go into every checkpoint

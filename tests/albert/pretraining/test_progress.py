@@ -17,7 +17,7 @@ from tests.flows.serving import free_port, wait_until
 
 @pytest.fixture
 def settings(tmp_path):
-    return PretrainSettings(run_folder=tmp_path / "run", shards=(), steps=40, running={"log_every": 2})
+    return PretrainSettings(run_folder=tmp_path / "run", shards=["a"], steps=40, running={"log_every": 2})
 
 
 def steps(log, state, numbers):

@@ -50,6 +50,14 @@ def test_a_recipe_holds_what_the_settings_do_and_the_example_in_the_file_is_one(
         RefreshSettings("law")
 
 
+def test_a_path_may_stand_where_its_text_is_meant():
+    texts = RefreshSettings(
+        corpus="c", source=("a",), tokenizer="v", guard={"files": ("g",)}, dictionary=("d",)
+    )
+    paths = {"source": Path("a"), "tokenizer": Path("v"), "dictionary": [Path("d")]}
+    assert RefreshSettings(corpus="c", guard=GuardRules(files=Path("g")), **paths) == texts
+
+
 def test_a_recipes_folder_is_no_pattern_and_its_vocabulary_lies_beside_it(tmp_path, write, vocabulary_file):
     folder = tmp_path / "语料[1]"
     folder.mkdir()
