@@ -9,9 +9,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -30,6 +31,13 @@ _WORDS = "with words as (select unnest(flatten(words)) as word from document_tex
 _IDS = "(select doc_id, unnest(input_ids) as id from instances where corpus = $corpus)"
 
 
+def _plain(values: Any) -> Any:
+    """Turn NumPy's numbers, as a data frame has them, into Python's: DuckDB takes no others."""
+    if isinstance(values, dict):
+        return dict(zip(values, _plain(values.values()), strict=True))
+    return values and [one.item() if isinstance(one, np.generic) else one for one in values]
+
+
 class Statistics:
     """A read-only view of a workspace as it is now; flows may write to it meanwhile. Use it with `with`.
 
@@ -43,8 +51,7 @@ class Statistics:
         self.db.execute("set python_scan_all_frames = true")  # for the data frames of whoever calls `sql`
         later = []
         for corpus, last in (newest or {}).items():
-            self._version(corpus, last)
-            later.append(f"corpus = {quoted(corpus)} and version > {last}")
+            later.append(f"corpus = {quoted(corpus)} and version > {self._version(corpus, last).version}")
         if later:
             query = f"from stored.versions where not ({' or '.join(later)})"
             self.db.execute(f"create or replace view versions as {query}")
@@ -70,7 +77,7 @@ class Statistics:
         """Run any query over the catalog's tables and views, and data frames by the names of your variables;
         parameters by place (?) or by name ($corpus).
         """
-        return self.db.sql(query, params=parameters)
+        return self.db.sql(query, params=_plain(parameters))
 
     def _intact(self, corpus: str) -> str:
         """Return the name of a corpus.
@@ -331,7 +338,8 @@ class Statistics:
 
     def _version(self, corpus: str, version: int | None) -> Version:
         """Return a version, by default the current one. Raises InputError if it does not exist."""
-        found = require_version(self.db, corpus, version)
+        (version,) = _plain([version])
+        found = require_version(self.db, corpus, version if version and version > 0 else None)
         if version not in (None, found.version):  # an earlier one would answer another question
             query = "select version from versions where corpus = ? order by version"
             there = ", ".join(str(number) for (number,) in self.db.execute(query, [corpus]).fetchall())
