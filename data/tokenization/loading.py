@@ -168,4 +168,6 @@ def train_tokenizer(
     """
     if kind == "sentencepiece":
         return train_unigram(texts, vocab_size)
+    if kind != "wordpiece":
+        raise InputError(f"kind={kind!r}: it must be 'wordpiece' or 'sentencepiece'")
     return train_wordpiece(texts, vocab_size, on_notice)

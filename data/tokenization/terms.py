@@ -52,13 +52,13 @@ def add_terms_to_vocabulary(
 ) -> tuple[WordPieceTokenizer, list[AddedTerm]]:
     """Put terms into the free slots of a tokenizer; return the new tokenizer and the added terms.
 
-    A term that already is a token, or whose pieces include [UNK], is skipped. Raises InputError if there are
-    more terms than free slots.
+    A term that already is a token, is repeated, or whose pieces include [UNK], is skipped. Raises InputError
+    if there are more terms than free slots.
     """
     slots = [i for i in free_slots(tokenizer.vocabulary) if tokenizer.vocabulary[i] not in tokenizer.terms]
     known = set(tokenizer.vocabulary)
     added: list[AddedTerm] = []
-    for term in terms:
+    for term in dict.fromkeys(terms):
         pieces = tokenizer.encode(term)[0].tolist()
         if len(pieces) > 1 and tokenizer.unknown_id not in pieces and term not in known:
             if len(added) == len(slots):

@@ -39,6 +39,8 @@ def test_a_vocabulary_is_learnt_in_lower_case_as_texts_are_read_and_none_on_noth
     assert trained.unknown_id not in trained.encode(text)[0]
     with pytest.raises(InputError, match="no vocabulary .*can be trained on this text"):
         train_tokenizer(iter(["", " "]), kind=kind, vocab_size=60)
+    with pytest.raises(InputError, match="'wordpiece' or 'sentencepiece'"):
+        train_tokenizer([text], kind=kind.upper(), vocab_size=60)
 
 
 def test_sentencepiece_offsets_are_those_of_the_characters():

@@ -42,7 +42,7 @@ def pieces(tokenizer, text):
 
 
 def test_terms_take_free_slots_and_the_table_keeps_its_size(chinese):
-    grown, added = add_terms_to_vocabulary(chinese, TERMS)
+    grown, added = add_terms_to_vocabulary(chinese, [*TERMS, *TERMS])
     # 茶 and model are tokens already
     assert [addition.term for addition in added] == ["普洱茶", "普洱茶饼", "乌龙", "DNA测序"]
     assert grown.vocab_size == chinese.vocab_size
