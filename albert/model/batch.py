@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import kernels
+from data.errors import InputError
 
 IGNORED = -100  # label that does not count, as in torch.nn.functional.cross_entropy
 
@@ -37,8 +38,9 @@ class Batch:
         return self.input_ids.numel()
 
     def masked(self) -> tuple[Tensor, Tensor]:
-        """Positions [n] and labels [n] of masked tokens."""
-        assert self.masked_index is not None and self.masked_labels is not None, "a batch without masks"
+        """Positions [n] and labels [n] of masked tokens. Raises InputError without masks."""
+        if self.masked_index is None or self.masked_labels is None:
+            raise InputError("a batch without masks has no loss: draw some with albert.batching.mask_batch")
         return self.masked_index, self.masked_labels
 
     def filled(self, count: int) -> Batch:

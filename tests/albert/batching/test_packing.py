@@ -8,6 +8,7 @@ import pytest
 from albert.batching import InstanceStream, is_held_out, mask_batch, pack_batch
 from albert.batching.stream import token_batches
 from albert.model import IGNORED, pack
+from data.errors import InputError
 from data.instances import read_shard
 from tests.corpora import make_corpus
 
@@ -47,9 +48,11 @@ def test_special_tokens_are_words_of_their_own_whichever_words_a_caller_marks(to
     rows = [[tokenizer.cls_id, *range(200, 207), tokenizer.sep_id]] * 100
     batch = pack(row for row in rows)
     assert batch.input_ids.tolist() == np.concatenate(rows).tolist()
+    with pytest.raises(InputError, match="a batch without masks"):
+        batch.masked()
     pairs = batch.position_ids.numpy() % 2 == 1  # and the last token, with [SEP]
-    masked = mask_batch(batch, tokenizer, seed=0, word_starts=pairs | (batch.position_ids.numpy() == 0))
-    assert min(masked.masked_labels) >= 200 and (masked.masked_labels == 206).any()
+    _, labels = mask_batch(batch, tokenizer, seed=0, word_starts=pairs).masked()
+    assert min(labels) >= 200 and (labels == 206).any()
 
 
 def test_each_epoch_has_an_order_and_dynamic_masks_of_its_own(
