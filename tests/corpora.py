@@ -30,8 +30,7 @@ class InProcess:
 
 def refresh_settings(workspace: Path, source: object, vocabulary: Path, **options: object) -> RefreshSettings:
     """Settings of a small corpus from one source, or from several."""
-    sources = source if isinstance(source, tuple) else (source,)
-    shared = {"corpus": "tea", "source": tuple(map(str, sources)), "tokenizer": str(vocabulary), "workers": 1}
+    shared = {"corpus": "tea", "source": source, "tokenizer": vocabulary, "workers": 1}
     return RefreshSettings(workspace=workspace, **{**shared, **options})
 
 

@@ -39,7 +39,7 @@ def usual(tmp_path_factory, small, vocabulary_file, corpora):
         run_folder=tmp_path_factory.mktemp("whole") / "run",
         shards=corpora["tea"],
         tokenizer_folder=vocabulary_file.parent,
-        init=str(small),
+        init=small,
         steps=16,
         batch_tokens=512,
         held_out_share=0.1,

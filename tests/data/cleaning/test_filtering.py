@@ -87,7 +87,7 @@ def test_blocked_words_are_a_reason_and_found_as_cleaning_writes_them(write):
     cleaning = CleaningRules(simplify=True)
     text = clean_text("好茶。加ＶＸ号，不要賭博。", cleaning)
     measures = measure([split_sentences(text)])
-    rules = QualityRules(blocklist=str(path), max_blocked=1)
+    rules = QualityRules(blocklist=path, max_blocked=1)
     assert drop_reasons([text], measures, rules, (), cleaning) == ["blocked_words"]
     assert drop_reasons([text], measures, rules) == [None]
 

@@ -50,14 +50,6 @@ def test_a_recipe_holds_what_the_settings_do_and_the_example_in_the_file_is_one(
         RefreshSettings("law")
 
 
-def test_a_path_may_stand_where_its_text_is_meant():
-    texts = RefreshSettings(
-        corpus="c", source=("a",), tokenizer="v", guard={"files": ("g",)}, dictionary=("d",)
-    )
-    paths = {"source": Path("a"), "tokenizer": Path("v"), "dictionary": [Path("d")]}
-    assert RefreshSettings(corpus="c", guard=GuardRules(files=Path("g")), **paths) == texts
-
-
 def test_a_recipes_folder_is_no_pattern_and_its_vocabulary_lies_beside_it(tmp_path, write, vocabulary_file):
     folder = tmp_path / "语料[1]"
     folder.mkdir()
@@ -109,7 +101,7 @@ def test_files_of_a_recipe_count_by_their_content(tea, samples, tmp_path, write)
 
     def recipe_hash(words, *guarded, **changes):
         guard = GuardRules(files=tuple(guarded))
-        return tea.plan(dictionary=(str(words),), guard=guard, **changes).recipe_hash
+        return tea.plan(dictionary=words, guard=guard, **changes).recipe_hash
 
     words, moved = write("terms.txt", "炒青\n"), write("moved.txt", "炒青\n")
     before = recipe_hash(words)

@@ -28,7 +28,7 @@ def test_texts_are_looked_for_as_cleaning_left_them(tea):
 @pytest.mark.parametrize("share, found", [(0.0, 1), (0.5, 0)])
 def test_texts_are_looked_for_by_the_share_that_the_guard_of_a_corpus_asks_for(tea, write, share, found):
     tea.put("rooms", f"{TEXT}。")
-    tea.refresh(guard=GuardRules(files=(str(write("dev.txt", OTHER)),), share=share))
+    tea.refresh(guard=GuardRules(files=write("dev.txt", OTHER), share=share))
     begins_alike = f"{TEXT[:14]}{OTHER}"
     leak = contamination(((begins_alike,),), tea.place, "tea", "test")
     assert (leak.found, leak.share) == (found, share)
