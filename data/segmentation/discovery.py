@@ -187,11 +187,11 @@ def _new_words(words: Sequence[Word], segmenter: Segmenter, limit: int) -> list[
 
 
 def write_dictionary(words: Sequence[Word], path: Path) -> Path:
-    """Write a user dictionary for jieba, and beside it a table of counts and examples; return its path."""
+    """Write a user dictionary for jieba; return the path of a table of counts and examples beside it."""
     write_text(path, "".join(f"{word.word}\n" for word in words))
     table = [[one.name for one in fields(Word)]]
     for word in words:
         table.append([f"{one:.2f}" if isinstance(one, float) else str(one) for one in astuple(word)])
-    beside = path.with_suffix(".tsv")
+    beside = path.with_suffix(".counts.tsv" if path.suffix == ".tsv" else ".tsv")
     write_text(beside, "".join("\t".join(row) + "\n" for row in table))
     return beside

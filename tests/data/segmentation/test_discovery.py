@@ -117,5 +117,6 @@ def test_the_command_writes_a_dictionary_and_no_words_make_an_empty_one(tmp_path
     assert main([*command, str(source), "--output", str(tmp_path / "new" / "words.txt")]) == 2
     assert "gone" in capsys.readouterr().err and not (tmp_path / "new").exists()
     assert discover_words([""]) == discover_words(["茶"]) == []
-    write_dictionary([], tmp_path / "words.txt")
-    assert Segmenter([tmp_path / "words.txt"]).split("茶水") == ["茶水"]
+    for name in ("words.txt", "words.tsv"):
+        write_dictionary([], tmp_path / name)
+        assert Segmenter([tmp_path / name]).split("茶水") == ["茶水"]
