@@ -235,7 +235,7 @@ def size_and_digest(uri: str) -> tuple[int, str]:
 def _remote_size_and_digest(uri: str) -> tuple[int, str]:
     system, path = _file_system(uri)
     info = system.info(path)
-    names = ("ETag", "etag", "blob_id", "LastModified", "mtime", "last_modified")
+    names = ("ETag", "etag", "blob_id", "LastModified", "Last-Modified", "mtime", "last_modified")
     tag = next((info[name] for name in names if info.get(name)), None)
     if tag is not None:
         described = f"{masked(uri)}\0{tag}\0{info.get('size')}"

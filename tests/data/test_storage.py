@@ -9,6 +9,7 @@ import pytest
 from data.errors import InputError
 from data.refresh import describe_changes, preview
 from data.sources import find_files, read_documents
+from data.storage import size_and_digest
 from tests.corpora import NEW
 from tests.data.helpers import parquet_of, zip_of
 
@@ -100,6 +101,7 @@ def test_a_remote_file_is_fetched_once_and_by_a_server_without_ranges_too(server
     fetched, answer = [], Handler.do_GET
     monkeypatch.setattr(Handler, "do_GET", lambda self: (fetched.append(self.path), answer(self)))
     assert len(list(read_documents(f"{server}/tea.jsonl"))) > 100
+    assert size_and_digest(f"{server}/tea.jsonl")[0] > 100_000  # by the time of its last change
     assert fetched == ["/tea.jsonl"]
     monkeypatch.setattr(Handler, "translate_path", lambda self, path: f"{tmp_path}{path}")
     for name, content in (("a.zip", zip_of({"a.txt": NEW.encode()})), ("a.parquet", parquet_of(text=[NEW]))):
