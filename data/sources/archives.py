@@ -32,7 +32,8 @@ COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 _COMPRESSED_TARS = (".tgz", ".tbz2", ".txz")
 _BUFFER = 1 << 18
 _UNIT = 1 << 13  # decompressed at once; an error of zstd loses what the call had read
-# of a zip member's header: flags, method, bytes, lengths of name and extra
+# of a zip member's header: its mark; flags, method, bytes, lengths of name and extra
+_MARK = b"PK\x03\x04"
 _LOCAL = struct.Struct("<2x2H8xL4x2H")
 _UTF_8 = 0x800  # the flag of a member whose name is in UTF-8
 _MOST_BYTES = 1 << 42  # of a tar's member, which the library skips block by block, be they there or not
@@ -165,6 +166,10 @@ def _is_unsafe(name: str) -> bool:
 def _zip_members(uri: str, raw: IO[bytes]) -> Iterator[Part]:
     try:
         archive = zipfile.ZipFile(raw)
+        raw.seek(0)
+        # the library takes the last directory there is, were it that of a file inside
+        if raw.read(len(_MARK)) == _MARK and all(member.header_offset for member in archive.infolist()):
+            raise zipfile.BadZipFile("its directory is gone")
     except DAMAGED as error:
         if is_passing(error):
             raise
@@ -205,12 +210,14 @@ def _member_name(name: bytes) -> str:
 def _rescued_members(uri: str, raw: IO[bytes]) -> Iterator[Part]:
     """Find the members of a zip file without its directory by their headers (APPNOTE.TXT, 4.3.7)."""
     raw.seek(0)
-    while _find(raw, b"PK\x03\x04"):
+    while _find(raw, _MARK):
         header = raw.read(_LOCAL.size)
         if len(header) < _LOCAL.size:
             return
         flags, method, compressed, name_size, extra_size = _LOCAL.unpack(header)
         name = _member_name(raw.read(name_size))
+        if name.endswith("/"):
+            continue
         begin = raw.seek(extra_size, io.SEEK_CUR)
         if flags & 1 or method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or _is_unsafe(name):
             yield Part(f"{uri}!{name}", name, None, "unsafe_name" if _is_unsafe(name) else "unreadable_file")

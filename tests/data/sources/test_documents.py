@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import lzma
+import os
 import random
 import struct
 import tarfile
@@ -70,10 +71,12 @@ MEMBERS = {
     "deep/": b"",
     "deep/b.txt.gz": gzip.compress(CONTENT["txt"]),
     "picture.png": b"\x89PNG",
+    "a": b"tea",
     "inner.zip": zip_of({"a.txt": b"tea"}),
-    **dict.fromkeys(("../out.txt", "/out.txt", "C:\\out.txt"), b"\xe5\x87\xba"),
+    **dict.fromkeys(("../out.txt", "/out.txt", "C:\\out.txt", "..\\o.txt", "\\o.txt"), b"\xe5\x87\xba"),
     "deep/c.parquet": CONTENT["parquet"],
 }
+LEFT_OUT = {"not_supported": 3, "unsafe_name": 5, "text_not_string": 1}
 ARCHIVES = {
     "zip": zip_of(MEMBERS),
     "tar": tar_of(MEMBERS),
@@ -81,16 +84,18 @@ ARCHIVES = {
     "tar.gz": tar_of(MEMBERS, "w:gz"),
     "tgz": tar_of(MEMBERS, "w:gz"),
     "tar.bz2": tar_of(MEMBERS, "w:bz2"),
+    "tbz2": tar_of(MEMBERS, "w:bz2"),
     "tar.xz": tar_of(MEMBERS, "w:xz"),
+    "txz": tar_of(MEMBERS, "w:xz"),
 }
 
 
 @pytest.mark.parametrize("kind", ARCHIVES)
 def test_archives_give_the_documents_of_their_members(tmp_path, write, kind):
     path = write(f"corpus.{kind}", ARCHIVES[kind])
-    for place in (path, f"file://{path}"):
+    for place in (path, f"file://{path}", write(f"CORPUS.{kind.upper()}", ARCHIVES[kind])):
         assert [text.replace("\n", "") for text in texts(place)] == [FIRST, SECOND] * 3
-    assert reasons(path) == {"not_supported": 2, "unsafe_name": 3, "text_not_string": 1}
+    assert reasons(path) == LEFT_OUT
     assert {f"{path}!a.jsonl#line=1", f"{path}!deep/b.txt.gz#line=1"} < set(places(path))
     assert not (tmp_path.parent / "out.txt").exists()
 
@@ -98,9 +103,11 @@ def test_archives_give_the_documents_of_their_members(tmp_path, write, kind):
 def test_documents_before_the_damage_of_an_archive_are_read(write):
     path = write("cut.tar", ARCHIVES["tar"][:1400])
     assert texts(path)[:2] == [FIRST, SECOND] and reasons(path)["unreadable_file"] == 1
-    noise = random.Random(0).randbytes(20_000).hex().encode()
+    noise = random.Random(0).randbytes(200_000).hex().encode()  # more than is read at once
     files = {"a.jsonl": CONTENT["jsonl"], "b.txt.gz": gzip.compress(CONTENT["txt"]), "水.txt": noise}
     for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        path = write("cut.zip", zip_of(MEMBERS, method)[:-30])
+        assert len(texts(path)) == 6 and reasons(path) == {**LEFT_OUT, "unreadable_file": 1}
         whole = zip_of(files, method)
         checksum, name, bad = struct.pack("<L", zlib.crc32(noise)), "水".encode(), b"\xe6\xff\xb4"
         behind = bytes(2**18 - 2) + whole  # the mark of its first member is not read at once
@@ -165,7 +172,7 @@ def test_a_cut_zip_file_is_read_on_behind_a_member_whose_header_has_no_size(tmp_
     assert len(texts(path)) == 4 and reasons(path) == {"unreadable_file": 1}
 
 
-def test_names_in_archives_that_are_not_utf_8_are_decoded_or_escaped(write):
+def test_names_in_archives_that_are_not_utf_8_are_decoded_or_escaped_and_links_not_read(write):
     member, name = zipfile.ZipInfo("abcd.txt"), "茶经.txt"
     plain = zip_of({member: CONTENT["txt"]}).replace(b"abcd.txt", name.encode("gbk"))
     # Info-ZIP's field with the name in UTF-8, which Python reads from 3.12 on
@@ -176,8 +183,14 @@ def test_names_in_archives_that_are_not_utf_8_are_decoded_or_escaped(write):
         path = write("corpus.zip", damage)
         assert len(texts(path)) == 2
         assert places(path)[0] == f"{path}!茶经.txt#line=1"
+    path = write("accents.zip", zip_of({"éé.txt": CONTENT["txt"]}))  # which says that it is in UTF-8
+    assert places(path)[0] == f"{path}!éé.txt#line=1"
     path = write("names.tar", tar_of({"\udcff.txt": CONTENT["txt"]}))
     assert places(path)[0] == f"{path}!\\udcff.txt#line=1"
+    link = tarfile.TarInfo("link.txt")
+    link.type, link.linkname = tarfile.SYMTYPE, "a.jsonl"
+    path = write("link.tar", link.tobuf() + ARCHIVES["tar"])
+    assert len(texts(path)) == 6 and reasons(path)["not_a_file"] == 1
 
 
 WHOLE = ARCHIVES["tar.gz"]
@@ -228,8 +241,10 @@ def test_of_a_damaged_file_what_is_whole_is_read(write, suffix):
     whole = pack("".join(json.dumps(row) + "\n" for row in rows).encode())
     path = write(f"cut.jsonl{suffix}", whole[: len(whole) // 2])
     assert 1000 < len(texts(path)) < 3000 and reasons(path) == {"bad_json": 1, "unreadable_file": 1}
-    path = write(f"cut.txt{suffix}", pack("\n".join(row["text"] for row in rows).encode())[:-2000])
-    assert len("".join(texts(path))) > 200_000 and reasons(path) == {"unreadable_file": 1}
+    whole = pack("\n".join(row["text"] for row in rows).encode())
+    for damaged, least in ((whole[:-2000], 200_000), (whole[:-20_000] + whole[:20_000], 90_000)):
+        path = write(f"cut.txt{suffix}", damaged)
+        assert len("".join(texts(path))) > least and reasons(path) == {"unreadable_file": 1}
 
 
 @pytest.mark.parametrize(
@@ -289,13 +304,24 @@ def test_nothing_to_read_is_an_error(tmp_path, source, message):
         find_files(source.replace("HERE", str(tmp_path)))
 
 
-def test_folders_and_globs_are_searched_in_order(tmp_path, write):
+def test_folders_and_globs_are_searched_in_order(tmp_path, write, monkeypatch):
     for folder in ("deep", ".hidden"):
         (tmp_path / folder).mkdir()
     for name in ("b.txt", "a.jsonl", "名字 有空格 (1).txt", "deep/c.csv", ".hidden/d.txt", "deep/.e.txt"):
         write(name, "text\n")
     names = [str(Path(p).relative_to(tmp_path)) for p in find_files(str(tmp_path))]
     assert names == sorted(names) and len(names) == 4
-    assert [Path(p).name for p in find_files(str(tmp_path / "**/*.csv"))] == ["c.csv"]
+    assert [Path(p).name for p in find_files(str(tmp_path / "**/[ac].*"))] == ["a.jsonl", "c.csv"]
     assert find_files(str(tmp_path / "*")) == find_files(str(tmp_path))  # as a shell's expansion of it
-    assert find_files(f"file://{tmp_path}") == [f"file://{tmp_path / name}" for name in names]
+    remote = [f"file://{tmp_path / name}" for name in names]
+    assert find_files(f"file://{tmp_path}") == remote
+    assert find_files(f"file://{tmp_path}/*") == [uri for uri in remote if "deep" not in uri]
+    scandir = os.scandir
+
+    def refuse(folder):
+        if str(folder).endswith("deep"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert places(find_files(str(tmp_path))[2]) == [str(tmp_path / "deep")]
