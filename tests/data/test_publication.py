@@ -151,7 +151,9 @@ def test_another_machine_pulls_the_same_bytes_and_continues(url, one, two):
     kept = {name for name in contents(one, "shards/tea/*") if (two.root / name).is_file()}
     for name in kept:  # a copy that was changed, too, gets back what is cleared away
         (two.root / name).unlink()
+    own = contents(two, "backup/*")
     get(url, two)
+    assert contents(two, "backup/*") == own != contents(one, "backup/*")
     send(url, two)
     get(url, one)
     assert contents(one, "shards/**/*") == contents(two, "shards/**/*") and instances(one) == instances(two)
@@ -254,7 +256,7 @@ def test_a_manifest_created_unheard_is_its_own_and_a_folder_written_to_is_refuse
 def test_a_corpus_is_removed_from_a_published_workspace(url, one, two, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     send(url, one)
-    with working_copy(url, read_only=True) as copy:
+    with writer_lock(RemoteFolder(url)), working_copy(url, read_only=True) as copy:  # which needs no lock
         copy.tokenizers.mkdir(exist_ok=True)
         (copy.tokenizers / "mine.txt").touch()
     assert get(url, two).number == 1

@@ -3,13 +3,14 @@ import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
+import fsspec
 import psutil
 import pytest
 
-from data.errors import InputError
+from data.errors import InputError, masked
 from data.refresh import describe_changes, preview
-from data.sources import find_files, read_documents
-from data.storage import size_and_digest
+from data.sources import Dropped, find_files, read_documents
+from data.storage import check_hosts, reaching, size_and_digest
 from tests.corpora import NEW
 from tests.data.helpers import parquet_of, zip_of
 
@@ -43,7 +44,8 @@ class Handler(SimpleHTTPRequestHandler):
         if not rest:
             return super().send_head()
         self.send_response(302)
-        self.send_header("location", "/".join([self.hosts[place], *rest]))
+        name = "uri" if place == "any" else "location"
+        self.send_header(name, "/".join([self.hosts[place], *rest]))
         self.end_headers()
 
 
@@ -52,7 +54,7 @@ def server(samples):
     pytest.importorskip("aiohttp")
     handler = partial(Handler, directory=samples)
     with ThreadingHTTPServer(("0.0.0.0", 0), handler) as http:
-        threading.Thread(target=http.serve_forever, daemon=True).start()
+        threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://{USER_INFO}@127.0.0.1:{http.server_port}"
         http.shutdown()
 
@@ -89,34 +91,60 @@ def test_credentials_reach_no_record_or_message_and_a_cut_transfer_ends_the_refr
         ("zip://a.txt::http://[::ffff:169.254.1.1]/a.zip", "is link-local"),
         ("http://me@localhost:8000/a.txt", "is this machine.* --reading.allow-loopback"),
         ("http://0.0.0.0/a.txt", "is this machine"),
-        ("nonsense://bucket/a.txt", r"pip install 'jixu\[remote\]'"),
+        ("nonsense://bucket/a.txt", r"^nonsense://bucket/a.txt: Prot.* pip install 'jixu\[remote\]'"),
+        ("dropbox://bucket/a.txt", r"^dropbox://bucket/a.txt: Drop.* pip install 'jixu\[remote\]'"),
     ],
 )
 def test_addresses_that_cannot_or_may_not_be_reached_are_refused(url, fault):
-    with pytest.raises(InputError, match=fault):
-        find_files(url)
+    for read in (find_files, read_documents) if "bucket" in url else (find_files,):
+        with pytest.raises(InputError, match=fault):
+            list(read(url))
 
 
 def test_a_remote_file_is_fetched_once_and_by_a_server_without_ranges_too(server, monkeypatch, tmp_path):
+    # as FSSPEC_HTTPS gives them
+    monkeypatch.setitem(fsspec.config.conf, "https", {"client_kwargs": {"headers": {"Key": "geheim"}}})
     fetched, answer = [], Handler.do_GET
-    monkeypatch.setattr(Handler, "do_GET", lambda self: (fetched.append(self.path), answer(self)))
+
+    def do_get(handler):
+        fetched.append((handler.path, handler.headers["key"]))
+        answer(handler)
+
+    monkeypatch.setattr(Handler, "do_GET", do_get)
     assert len(list(read_documents(f"{server}/tea.jsonl"))) > 100
     assert size_and_digest(f"{server}/tea.jsonl")[0] > 100_000  # by the time of its last change
-    assert fetched == ["/tea.jsonl"]
+    assert fetched == [("/tea.jsonl", "geheim")]
     monkeypatch.setattr(Handler, "translate_path", lambda self, path: f"{tmp_path}{path}")
-    for name, content in (("a.zip", zip_of({"a.txt": NEW.encode()})), ("a.parquet", parquet_of(text=[NEW]))):
+    for name, content in (
+        ("a.zip", zip_of({"a.txt": NEW.encode()})),
+        ("a.parquet", parquet_of(text=[NEW])),
+        ("a.html", f"<p>{NEW}</p><a href='a.zip'></a>".encode()),  # no folder of what it leads to
+    ):
         (tmp_path / name).write_bytes(content)
-        assert [item.text for item in read_documents(f"{server}/{name}")] == [NEW]
+        assert find_files(f"{server}/{name}", allow_loopback=True) == [f"{server}/{name}"]
+        with monkeypatch.context() as patch:
+            for _ in range(2):  # the second time as of a server that does not know how long its answer is
+                assert [item.text for item in read_documents(f"{server}/{name}")] == [NEW]
+                patch.setattr(Handler, "send_header", lambda self, name, value: None)
+    (tmp_path / "none.tar").write_bytes(bytes(10240))
+    place = masked(f"{server}/none.tar")
+    assert list(read_documents(f"{server}/none.tar")) == [Dropped(place, "empty_file")]
+    with pytest.raises(InputError, match="a.txt cannot be reached: TimeoutError$"), reaching("s3://b/a.txt"):
+        raise TimeoutError
 
 
 @pytest.mark.parametrize("chain", ["", "zip://tea.txt::"])
-def test_a_redirect_to_an_address_that_only_this_machine_can_reach_is_not_followed(server, chain):
+def test_a_redirect_to_what_only_this_machine_can_reach_is_not_followed(server, chain, monkeypatch):
     assert len(list(read_documents(f"{server}/here/tea.jsonl"))) > 100
     for host in ("v4", "v6", "mapped"):
         # the second without a check of the URL: a server may redirect later than that
         for read in (partial(find_files, allow_loopback=True), read_documents):
             with pytest.raises(InputError, match="is link-local, which is not read"):
                 list(read(f"{chain}{server}/here/{host}/tea.txt"))
+    check_hosts("http://192.0.2.1/a.txt", False)
+    resolve = socket.getaddrinfo
+    # a name may be of several machines
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *host, **_: resolve("192.0.2.1", 0) + resolve(*host))
     # as from another machine, where this one has an address for others
     for address in (one for interface in psutil.net_if_addrs().values() for one in interface):
         if address.family != socket.AF_INET or address.address.startswith("127."):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.sources.decoding import decoded_lines
-from tests.data.sources.test_documents import FIRST, PACKED, SECOND, texts
+from tests.data.sources.test_documents import FIRST, PACKED, SECOND, reasons, texts
 
 SIMPLIFIED = f"{FIRST}\n{SECOND}"
 TRADITIONAL = "這是一份文件，內容只有兩句話。今天天氣很好。"
@@ -54,6 +54,8 @@ def test_lines_that_the_files_encoding_cannot_decode_are_decoded_by_their_own(wr
     assert sum(text == other for text, other in zip(found, expected, strict=True)) == 60 - (not share)
     # bytes that no encoding decodes can be counted
     assert sum(text.count("\ufffd") for text in found) == (0 if share else 2)
+    path = write("corpus.jsonl", b"".join([lines[0], b"{\n", *lines[1:]]))
+    assert texts(path) == found and reasons(path) == {"bad_json": 1}
 
 
 @pytest.mark.parametrize("encoding, other", [("gb18030", "big5hkscs"), ("big5hkscs", "gb18030")])
