@@ -36,12 +36,11 @@ def test_the_two_sides_are_the_documents_of_the_newest_version_and_those_before(
     assert found[0] and found[0] <= versions[0] and found[1] and found[1] <= versions[1]
 
 
-def test_text_of_a_field_is_harder_for_a_model_that_has_learnt_the_language(workspace, tokenizer, tmp_path):
+def test_text_of_a_field_is_harder_for_a_model_that_has_learnt_the_language_and_can_read_it(
+    workspace, tokenizer, tmp_path
+):
     random = added_mlm_loss(workspace, "茶", save_small_model(tmp_path / "random", tokenizer))
     assert abs(random) < 0.05  # what knows nothing finds both alike
     assert added_mlm_loss(workspace, "茶", TRAINED) > 0.2
-
-
-def test_a_model_with_another_vocabulary_or_too_few_positions_is_not_asked(workspace, tokenizer, tmp_path):
     short = save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=64)
     assert added_mlm_loss(workspace, "茶", short) is None

@@ -45,13 +45,10 @@ def bad(corpus):
     return [one for one in check_workspace(corpus.place) if one.level == "bad"]
 
 
-def test_a_healthy_workspace_ends_well(corpus):
+def test_a_healthy_workspace_ends_well_and_a_deleted_shard_is_repaired_and_a_dead_server_found(corpus):
     shown = complete("doctor", {"workspace": corpus.root})
     assert "prefect 3." in shown and "4 file(s) of its versions checked" in shown
     assert not any(line.startswith("bad") for line in shown.splitlines())
-
-
-def test_a_deleted_shard_and_a_dead_server_are_found_and_the_shard_repaired(corpus):
     (shard,) = corpus.place.shards("茶").glob("*.parquet")
     shard.unlink()
     done = run("doctor", "--workspace", corpus.root, PREFECT_API_URL="http://127.0.0.1:9/api")

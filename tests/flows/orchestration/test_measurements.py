@@ -17,18 +17,15 @@ TEXT = "第１２３号茶室和第４５６号茶室的ＷＩＦＩ密码都在
 OTHER = "第７号仓库和第８９号仓库的钥匙都交给了值班的人"
 
 
-def test_texts_are_looked_for_as_cleaning_left_them(tea):
-    tea.put("rooms", f"{TEXT}。")
-    tea.refresh()
-    assert clean_text(TEXT, CleaningRules()) != TEXT
-    found = contamination(((TEXT, OTHER),), tea.place, "tea", "test")
-    assert (found.texts, found.found, found.documents) == (2, 1, 1)
-
-
 @pytest.mark.parametrize("share, found", [(0.0, 1), (0.5, 0)])
-def test_texts_are_looked_for_by_the_share_that_the_guard_of_a_corpus_asks_for(tea, write, share, found):
+def test_texts_are_looked_for_as_cleaning_left_them_by_the_share_that_a_guard_asks_for(
+    tea, write, share, found
+):
     tea.put("rooms", f"{TEXT}。")
     tea.refresh(guard=GuardRules(files=write("dev.txt", OTHER), share=share))
+    assert clean_text(TEXT, CleaningRules()) != TEXT
+    whole = contamination(((TEXT, OTHER),), tea.place, "tea", "test")
+    assert (whole.texts, whole.found, whole.documents) == (2, 1, 1)
     begins_alike = f"{TEXT[:14]}{OTHER}"
     leak = contamination(((begins_alike,),), tea.place, "tea", "test")
     assert (leak.found, leak.share) == (found, share)

@@ -10,7 +10,7 @@ from data.errors import InputError, disk_trouble
 from flows.orchestration.mistakes import drop_tracebacks, explain
 
 
-def test_a_disk_that_is_full_or_read_only_is_explained_and_other_errors_are_not():
+def test_a_disk_that_is_full_or_read_only_and_a_lost_worker_are_explained_and_other_errors_are_not():
     error = OSError(errno.EROFS, "Read-only file system", "/w/catalog.duckdb")
     assert disk_trouble(error) == "/w/catalog.duckdb cannot be written to or read (Read-only file system)"
     for number in (errno.EACCES, errno.EPERM, errno.EIO):  # without a name, as of fsync
@@ -20,9 +20,6 @@ def test_a_disk_that_is_full_or_read_only_is_explained_and_other_errors_are_not(
     # as DuckDB and Arrow say it
     assert "the disk is full" in disk_trouble(RuntimeError("IO Error: No space left on device"))
     assert disk_trouble(OSError(errno.ECONNREFUSED, "Connection refused")) is None
-
-
-def test_a_lost_worker_is_explained_and_a_bug_is_not():
     assert "with fewer --workers" in explain(BrokenProcessPool("a process was terminated abruptly"))
     assert explain(ValueError("a mistake of the program")) is None
 

@@ -247,21 +247,20 @@ def test_a_run_is_named_by_all_that_changes_its_weights(workspace, tmp_path):
     assert names == ["law-albert", "law-albert", "chinese-albert", "chinese-albert", "start", 32 * "a"]
 
 
-def test_a_run_on_a_corpus_with_a_long_name_has_one_that_a_run_may_have(root, vocabulary_file):
+def test_a_run_has_the_same_name_wherever_its_workspace_lies_and_one_that_a_run_may_have(
+    workspace, root, vocabulary_file
+):
     name = 64 * "茶"
     make_corpus(root, name, TEA, vocabulary_file)
     run = run_of(root, "hf:hfl/chinese-albert", corpus=name)
     assert run.startswith("茶") and "茶-v1-chinese-albert-" in run and len(run) == 64
-
-
-def test_a_run_has_the_same_name_wherever_its_workspace_lies(workspace, root):
     starts = [str(place / "models" / "law" / "checkpoint-3") for place in (workspace, root)]
     for start in starts:
         Path(start).mkdir(parents=True)
     assert run_of(workspace, starts[0]) == run_of(root, starts[1]) != run_of(root, starts[0])
 
 
-def test_a_run_and_its_checkpoints_keep_their_times_when_they_are_recorded_again(root):
+def test_a_run_and_its_checkpoints_keep_their_times_when_they_are_recorded_again_in_any_time_zone(root):
     ended, times = set(), []
     # of several processes a finished run is running again until its result is read
     for status, steps in (("completed", [1, 2]), ("running", [2, 3]), ("completed", [])):
@@ -271,9 +270,7 @@ def test_a_run_and_its_checkpoints_keep_their_times_when_they_are_recorded_again
         times.append(dict(ask(root, "select step, created_at from checkpoints where run = 'again'")))
         assert sorted(times[-1]) == steps
     assert len(ended) == 1 and times[0][2] == times[1][2] < times[1][3]
-
-
-def test_a_run_is_recorded_again_and_times_are_read_in_a_time_zone_that_python_does_not_know(root):
+    # such as one that Python does not know
     program = "import sys; from tests.corpora import Path, Workspace, open_workspace, record; "
     program += "[record(Workspace(Path(sys.argv[1])), 'again') for _ in range(2)]; "
     program += "open_workspace(sys.argv[1]).versions().df()"
@@ -340,7 +337,8 @@ def test_an_unfinished_run_keeps_its_second_corpus_too(root, tmp_path, samples, 
     assert planned().settings.others != others
 
 
-def test_a_resumed_run_keeps_what_was_not_trained_on_when_it_began(root):
+def test_a_resumed_run_keeps_what_was_not_trained_on_when_it_began_and_no_other_settings(root):
+    """Others are refused before its device is free."""
     first = plan_of(root).settings
     before = replace(first, never_trained_share=0.33)
     write_begun(before)
@@ -348,8 +346,6 @@ def test_a_resumed_run_keeps_what_was_not_trained_on_when_it_began(root):
     anew = plan_of(root, resume="never").settings
     assert anew.never_trained_share == first.never_trained_share != 0.33
 
-
-def test_a_resume_with_other_settings_is_refused_before_its_device_is_free(root):
     def resume(**changes):
         given = {"corpus": "tea", "workspace": str(root), "run": "law"}
         return plan("continued-pretraining", given | changes)

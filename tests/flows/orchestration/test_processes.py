@@ -141,12 +141,21 @@ def test_the_catalog_says_that_a_training_failed_until_it_resumes(workspace, mon
     assert recorded(made) == ("completed", 6, None)
 
 
-def test_a_run_is_trained_by_one_process_at_a_time(workspace, no_server):
+def test_a_run_is_trained_by_one_process_at_a_time_and_the_catalog_gets_a_checkpoint_that_it_missed(
+    workspace, no_server
+):
     made = plan(workspace, run="held")
     asked = "run held is being trained by another process: wait for it to end"
     with sole_training(made.workspace, made.run), pytest.raises(InputError, match=asked):
         run_pretraining(made)
     assert not ask(workspace, "from pretraining_runs where run = 'held'")
+    # the process was killed between its last checkpoint and the catalog's row
+    made = plan(workspace, run="missed", evaluation={"every": 4}, running={"checkpoint_every": 5})
+    pretrain(made.settings)
+    assert run_pretraining(made).resumed_from == 6
+    assert recorded(made, "status, steps") == ("completed", 6)
+    rows = ask(workspace, "select step, mlm_loss > 0 from checkpoints where run = 'missed' order by step")
+    assert rows == [(5, None), (6, True)]  # step 5 was not evaluated
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["its corpus's", "of one mixed in"])
@@ -192,13 +201,3 @@ def test_processes_that_are_killed_leave_a_run_that_failed(workspace, no_server)
         run_pretraining(made, processes=2)
     status, _, reason = recorded(made)
     assert status == "failed" and "was killed" in reason
-
-
-def test_the_catalog_gets_a_checkpoint_that_it_missed(workspace, no_server):
-    """The process was killed between its last checkpoint and the catalog's row."""
-    made = plan(workspace, run="missed", evaluation={"every": 4}, running={"checkpoint_every": 5})
-    pretrain(made.settings)
-    assert run_pretraining(made).resumed_from == 6
-    assert recorded(made, "status, steps") == ("completed", 6)
-    rows = ask(workspace, "select step, mlm_loss > 0 from checkpoints where run = 'missed' order by step")
-    assert rows == [(5, None), (6, True)]  # step 5 was not evaluated

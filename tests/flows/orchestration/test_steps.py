@@ -92,7 +92,8 @@ def write_line(path, line):
     return line
 
 
-def test_work_starts_in_the_order_it_was_submitted_whichever_task_begins_first(tmp_path):
+def test_work_starts_in_the_order_it_was_submitted_and_each_task_reports_that_processes_are_gone(tmp_path):
+    """Whichever task begins first."""
     task, path, lines = Late(), tmp_path / "lines", [str(n) for n in range(20)]
     with open_runner(1) as runner:
         for line in lines:
@@ -101,12 +102,7 @@ def test_work_starts_in_the_order_it_was_submitted_whichever_task_begins_first(t
         assert path.read_text("utf-8").split() == lines
         # a task that is retried does its work again
         assert task.begun[0]() == "19"
-    assert path.read_text("utf-8").split() == [*lines, "19"]
-
-
-def test_each_task_reports_that_the_processes_are_gone(tmp_path):
-    task = Late()
-    with open_runner(1) as runner:
+        assert path.read_text("utf-8").split() == [*lines, "19"]
         for label, work in (("ends it", partial(os._exit, 1)), ("late", partial((tmp_path / "f").touch))):
             runner.submit(task, label, work)
             with pytest.raises(BrokenProcessPool):

@@ -43,7 +43,11 @@ def reports(tmp_path):
     return tmp_path / "reports"
 
 
-def test_a_page_is_shown_without_scripts_and_nothing_outside_the_folder_is(reports):
+def test_pages_are_shown_without_scripts_and_listed_the_newest_first_and_nothing_outside_is(reports):
+    odd = reports / "a <b>?" / "index.html"
+    odd.parent.mkdir()
+    odd.write_text("odd", encoding="utf-8")
+    os.utime(odd, (0, 0))
     with shown(reports) as port:
         for path in ("/reports/%E8%8C%B6/index.html", "/reports/%E8%8C%B6/"):
             status, headers, text = answer(port, path)
@@ -56,14 +60,6 @@ def test_a_page_is_shown_without_scripts_and_nothing_outside_the_folder_is(repor
             assert status == 404 and "secret" not in text, path
         for method in ("POST", "PUT", "DELETE"):
             assert answer(port, "/reports/%E8%8C%B6/index.html", method)[0] == 405
-
-
-def test_the_reports_are_listed_the_newest_first(reports):
-    odd = reports / "a <b>?" / "index.html"
-    odd.parent.mkdir()
-    odd.write_text("odd", encoding="utf-8")
-    os.utime(odd, (0, 0))
-    with shown(reports) as port:
         status, headers, text = answer(port, "/reports/")
         assert status == 200 and headers["content-security-policy"] == "sandbox"
         links = re.findall('<a href="(.+?)">(.+?)</a>', text)
