@@ -1,21 +1,20 @@
 """A refresh by prefect-dask on a real Dask cluster of two worker processes: the same bytes as here."""
 
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.sorting import FlowRunSort
 
 from data.cleaning import GuardRules, QualityRules
 from data.errors import InputError
 from data.refresh import refresh
-from data.workspace import state_folder
 from flows.orchestration.dask import check_cluster, open_cluster
-from tests.commands import run, typed_as
+from tests.commands import complete
 from tests.conftest import sample_texts
 from tests.corpora import shards_of
-from tests.flows.serving import add_database
 
 distributed = pytest.importorskip("distributed")
 pytest.importorskip("prefect_dask")
@@ -31,12 +30,11 @@ def corpus(tea):
 
 
 @pytest.mark.slow
-def test_two_workers_make_the_same_shards_byte_for_byte(corpus):
+def test_two_workers_make_the_same_shards_byte_for_byte(corpus, prefect_server):
     """By the command: tasks run on the cluster, their states are told by its workers."""
     here, there = corpus.root, corpus.root.parent / "there"
     refresh(corpus.settings)
     given = {"corpus": "tea", "tokenizer": corpus.settings.tokenizer, "source": corpus.settings.source}
-    add_database(state_folder(there))
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
@@ -45,15 +43,16 @@ def test_two_workers_make_the_same_shards_byte_for_byte(corpus):
     ):
         given |= {"running": {"dask_address": cluster.scheduler_address}, "workspace": there}
         with distributed.get_task_stream(client) as stream:
-            done = run("refresh-corpus", *typed_as(given))
-        assert done.returncode == 0 and "tea version 1" in done.stdout, done.stderr
+            assert "tea version 1" in complete("refresh-corpus", given, **prefect_server)
         assert len({task["worker"] for task in stream.data}) == 2, stream.data  # both were there for it
     assert shards_of(there) == shards_of(here)
     for shard in shards_of(there):
         for path in (shard.path, shard.documents_path):
             assert (there / path).read_bytes() == (here / path).read_bytes()
-    with closing(sqlite3.connect(state_folder(there) / "prefect.db")) as db:
-        states = dict(db.execute("select name, state_name from task_run"))
+    with get_client(sync_client=True) as client:
+        flow_run, *_ = client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC)
+        named = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run.id]))
+        states = {one.name: one.state_name for one in client.read_task_runs(flow_run_filter=named)}
     assert set(states.values()) == {"Completed"}
     assert {name for name in states if name.startswith(("read-source", "build-shard"))} == {
         *(f"read-source {number}.jsonl" for number in range(4)),
