@@ -161,7 +161,7 @@ def expand(source: str) -> list[str]:
     """List every file that a file, a folder (searched through) or a glob names, sorted by name.
 
     What is no file in a folder, such as a broken link, is listed too. Links to folders are not followed.
-    Raises InputError if there is nothing, or a URL cannot be reached.
+    Raises InputError if there is nothing at a path, or a URL cannot be reached.
     """
     if is_remote(source):
         return _expand_remote(source)
@@ -175,9 +175,7 @@ def expand(source: str) -> list[str]:
             raise InputError(f"source {source} is no file that can be read")
         return [str(path)]
     else:
-        found = glob.glob(str(path), recursive=True)
-        inside = chain.from_iterable(_entries(Path(name)) for name in found if os.path.isdir(name))
-        paths = [*(name for name in found if not os.path.isdir(name)), *inside]
+        paths = [one for name in glob.glob(str(path), recursive=True) for one in _entries(Path(name))]
         if not paths:
             place = "" if path.is_absolute() else f" in {Path.cwd()}"
             raise InputError(f"source {source} does not exist{place}")
@@ -187,7 +185,7 @@ def expand(source: str) -> list[str]:
 
 
 def _entries(folder: Path) -> Iterator[str]:
-    """Walk a folder, hidden files and folders left out, and yield files, links and unreadable folders."""
+    """Yield the files, links and unreadable folders in a folder, but no hidden ones; else the path itself."""
     unreadable: list[str] = []
     for place, folders, files in os.walk(folder, onerror=lambda error: unreadable.append(error.filename)):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -209,8 +207,6 @@ def _expand_remote(source: str) -> list[str]:
                 paths = [path]
     except FileNotFoundError:
         raise InputError(f"source {source} does not exist") from None
-    if not paths:
-        raise InputError(f"source {source} holds no file that can be read")
     return sorted(system.unstrip_protocol(p) for p in paths)
 
 
