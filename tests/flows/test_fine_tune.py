@@ -52,15 +52,12 @@ def test_comparisons_that_measure_on_other_corpora_have_other_names():
     assert len({fine_tune.run_name(settings, CorporaOptions(**one)) for one in chosen}) == len(chosen)
 
 
-def test_what_a_run_of_the_workspace_has_read_is_in_its_catalog(place):
+def test_what_a_run_has_read_is_in_the_catalog_wherever_its_workspace_was_moved_or_copied_to(place, tmp_path):
     first, second = place.model("first") / "checkpoint-1", place.model("second") / "checkpoint-1"
     # law is no corpus of the workspace any more
     assert read_by(place, first, second) == [("tea",), ("general", "tea")]
     # whatever the options say, and in whichever order
     assert read_by(place, second, first, domain="law") == [("general", "tea"), ("tea",)]
-
-
-def test_a_run_is_known_where_its_workspace_was_moved_or_copied_to(place, tmp_path):
     moved = Workspace(Path(shutil.copytree(place.root, tmp_path / "moved")))
     assert read_by(moved, moved.model("second") / "checkpoint-1") == [("general", "tea")]
     start = place.model("first") / "checkpoint-1"

@@ -21,7 +21,7 @@ def fold_kernel(y_ptr, x_ptr):
     tl.store(y_ptr + at // 2, tl.load(x_ptr + at))
 
 
-def test_two_programs_may_write_an_address_only_if_they_write_the_same():
+def test_two_programs_may_write_an_address_only_if_they_write_the_same_and_one_store_may_not_twice():
     x, y = torch.arange(8.0), torch.zeros(8)
     with watched():
         shift_kernel[(2,)](y, x, 4, False)
@@ -29,8 +29,5 @@ def test_two_programs_may_write_an_address_only_if_they_write_the_same():
         shift_kernel[(2,)](y, x, 2, True)
         with pytest.raises(AssertionError, match="two programs write an address"):
             shift_kernel[(2,)](y, x, 2, False)
-
-
-def test_one_store_may_not_write_an_address_twice():
-    with watched(), pytest.raises(Exception, match="one store writes an address twice"):
-        fold_kernel[(1,)](torch.zeros(2), torch.arange(4.0))
+        with pytest.raises(Exception, match="one store writes an address twice"):
+            fold_kernel[(1,)](torch.zeros(2), torch.arange(4.0))

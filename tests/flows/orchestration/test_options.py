@@ -67,12 +67,10 @@ def other_value(shown, definitions):
         return [other_value(items.get("anyOf", [items])[0], definitions)]
     if kind["type"] == "boolean":
         return True
-    if kind["type"] == "integer":
-        low = kind.get("minimum", kind.get("exclusiveMinimum", 0) + 1)
-        return low + 1 if default != low + 1 else low + 2
-    if kind["type"] == "number":
+    if kind["type"] in ("integer", "number"):
+        step = 1 if kind["type"] == "integer" else 0.125
         low = kind.get("minimum", kind.get("exclusiveMinimum", 0))
-        return 0.25 if default != 0.25 and low <= 0.25 else low + 0.125
+        return low + step if default != low + step else low + 2 * step
     return "7.5" if kind.get("format") else "x7"
 
 

@@ -346,12 +346,9 @@ def test_a_cancelled_end_to_end_run_is_cancelled_with_its_training_and_leaves_a_
     assert not list(server.workspace.glob("reports/end-to-end-*"))
 
 
-def test_a_client_without_the_password_is_refused(server, trained):
+def test_clients_without_the_password_and_pages_of_other_sites_are_refused(server, trained):
     for path in ("/api/admin/version", "/api/flow_runs/count", "/reports/whole/index.html"):
         assert answer(server.port, path)[0] == 401
-
-
-def test_pages_of_other_sites_are_refused(server):
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
     own, theirs = (
         [f"http://{host}:{server.port}" for host in ("127.0.0.1", "localhost")],

@@ -7,6 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from httpx import ConnectError
@@ -76,16 +77,6 @@ def test_a_task_that_hangs_fails_and_its_process_is_gone(monkeypatch):
         os.kill(processes[0], 0)
 
 
-class Late:
-    """A task whose runs begin when all are submitted, the last one first."""
-
-    def __init__(self):
-        self.begun = []
-
-    def submit(self, label, work):
-        self.begun.insert(0, work)
-
-
 def write_line(path, line):
     with path.open("a", encoding="utf-8") as out:
         out.write(f"{line}\n")
@@ -93,20 +84,21 @@ def write_line(path, line):
 
 
 def test_work_starts_in_the_order_it_was_submitted_and_each_task_reports_that_processes_are_gone(tmp_path):
-    """Whichever task begins first."""
-    task, path, lines = Late(), tmp_path / "lines", [str(n) for n in range(20)]
+    """Also where the tasks begin when all are submitted, the last one first."""
+    begun, path, lines = [], tmp_path / "lines", [str(n) for n in range(20)]
+    task = SimpleNamespace(submit=lambda label, work: begun.insert(0, work))
     with open_runner(1) as runner:
         for line in lines:
             runner.submit(task, line, partial(write_line, path, line))
-        assert runner.workers == 1 and [work() for work in task.begun] == lines[::-1]
+        assert runner.workers == 1 and [work() for work in begun] == lines[::-1]
         assert path.read_text("utf-8").split() == lines
         # a task that is retried does its work again
-        assert task.begun[0]() == "19"
+        assert begun[0]() == "19"
         assert path.read_text("utf-8").split() == [*lines, "19"]
         for label, work in (("ends it", partial(os._exit, 1)), ("late", partial((tmp_path / "f").touch))):
             runner.submit(task, label, work)
             with pytest.raises(BrokenProcessPool):
-                task.begun[0]()
+                begun[0]()
     assert not (tmp_path / "f").exists()
 
 
