@@ -4,6 +4,8 @@ These tests also run on a GPU machine that has torch, Triton, numpy, pytest and 
 `python -m pytest --confcutdir tests/kernels tests/kernels`, without the conftest of all tests.
 """
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -13,18 +15,10 @@ from tests.kernels.operand_checks import poisoned
 
 
 @pytest.fixture(autouse=True)
-def poison():
-    with poisoned():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def addresses():
-    """Watch every launch in the interpreter; a GPU has compute-sanitizer."""
-    if torch.cuda.is_available() or not kernels.dispatch.has_triton:
-        yield
-        return
-    with watched():
+def memory():
+    """Poison new tensors and watch every launch in the interpreter; a GPU has compute-sanitizer."""
+    is_interpreted = kernels.dispatch.has_triton and not torch.cuda.is_available()
+    with poisoned(), watched() if is_interpreted else nullcontext():
         yield
 
 

@@ -33,11 +33,8 @@ def test_attention_at_the_tiles_of_a_gpu(triton, monkeypatch, name, width, bucke
     table = GPUS[name]
     monkeypatch.setattr(tuning, "table", lambda architecture: table)
     tile = table.attention[width, bucket, dropout].tile
-    same = [
-        n
-        for i, n in enumerate((40, 100, max(LENGTHS) + 6))
-        if table.attention[width, i, dropout].tile == tile
-    ]
+    lengths = enumerate((40, 100, max(LENGTHS) + 6))
+    same = [n for i, n in lengths if table.attention[width, i, dropout].tile == tile]
     for longest in {min(tile, same[-1]), same[-1]}:  # within a tile, then over several
         checks.attention(triton, [longest, 3], width, torch.float16, 1, 0.1 if dropout else 0.0)
 

@@ -8,6 +8,7 @@ import time
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import Mock
 from uuid import uuid4
 
 import psutil
@@ -204,11 +205,10 @@ def leave_a_mode():
         raise RuntimeError("trying to pop from empty mode stack")  # as torch's modes do
 
 
-def ask_duckdb():
-    raise RuntimeError("Query interrupted")
+ask_duckdb = Mock(side_effect=RuntimeError("Query interrupted"))
 
 
-@pytest.mark.parametrize("work", [leave_a_mode, ask_duckdb])
+@pytest.mark.parametrize("work", [leave_a_mode, ask_duckdb], ids=["torch", "duckdb"])
 def test_a_cancel_is_one_where_torch_or_duckdb_makes_another_error_of_it(work, monkeypatch):
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(uuid4()))
     for name in ("crash_parts_of_lost_runs", "end_with_parent"):
