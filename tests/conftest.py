@@ -119,10 +119,8 @@ def tokenizer() -> WordPieceTokenizer:
     """A vocabulary with every Han character of the samples, a few Latin pieces, and marks."""
     general = (SAMPLES / "general.txt").read_text(encoding="utf-8")
     characters = sorted(set("".join([*sample_texts(), general])) - set(" \n"))
-    latin = [
-        *"abcdefghijklmnopqrstuvwxyz0123456789",
-        *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz0123456789"),
-    ]
+    plain = "abcdefghijklmnopqrstuvwxyz0123456789"
+    latin = [*plain, *(f"##{c}" for c in plain)]
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "model", "##ing", *latin, *'.,!?()%"']
     return WordPieceTokenizer(list(dict.fromkeys([*words, *characters])))
 

@@ -61,10 +61,8 @@ def server(samples):
 
 def test_credentials_reach_no_record_or_message_and_a_cut_transfer_ends_the_refresh(server, tea, monkeypatch):
     tea = tea.changed(source=(f"{server}/tea.jsonl?{QUERY}",), reading={"allow_loopback": True})
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(InputError, match="tea.jsonl.*cannot be reached") as cut,
-    ):
+    refused = pytest.raises(InputError, match="tea.jsonl.*cannot be reached")
+    with monkeypatch.context() as patch, refused as cut:
         patch.setattr(Handler, "breaks_off", True)
         tea.refresh()
     seen = [str(cut.value), describe_changes(preview(tea.plan()))]

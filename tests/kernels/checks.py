@@ -120,11 +120,9 @@ def mlm_loss(
 ) -> None:  # fmt: skip
     """Check loss, prediction and gradients with a fifth of the labels ignored."""
     torch.manual_seed(n + V)
-    inputs = [
-        torch.randn(n, E, device=DEVICE),
-        torch.randn(V, E, device=DEVICE) * E**-0.5,
-        torch.randn(V, device=DEVICE) * bias_scale,
-    ]
+    inputs = [torch.randn(shape, device=DEVICE) for shape in ((n, E), (V, E), (V,))]
+    inputs[1] *= E**-0.5
+    inputs[2] *= bias_scale
     labels = torch.randint(V, (n,), device=DEVICE)
     if n:
         labels[-1] = V - 1
@@ -179,11 +177,8 @@ def gradients_of(run, inputs: list[Tensor], dtype: torch.dtype, dy: Tensor) -> t
 def compare(run, reference, inputs: list[Tensor], dtype: torch.dtype, dy: Tensor, names: str) -> None:
     """Check output and gradients of `run` in a dtype against the reference in it and in double precision."""
     inputs, dy = [i.to(dtype) for i in inputs], dy.to(dtype)
-    results = [
-        gradients_of(run, inputs, dtype, dy),
-        gradients_of(reference, inputs, torch.float64, dy),
-        gradients_of(reference, inputs, dtype, dy),
-    ]
+    ways = ((run, dtype), (reference, torch.float64), (reference, dtype))
+    results = [gradients_of(way, inputs, kind, dy) for way, kind in ways]
     assert results[0][0].dtype == results[2][0].dtype
     for i, (name, numbers) in enumerate(zip(names.split(), zip(*results, strict=True), strict=True)):
         assert_close(name, *numbers, BACKWARD if i else FORWARD)

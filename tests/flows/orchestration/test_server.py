@@ -350,10 +350,8 @@ def test_clients_without_the_password_and_pages_of_other_sites_are_refused(serve
     for path in ("/api/admin/version", "/api/flow_runs/count", "/reports/whole/index.html"):
         assert answer(server.port, path)[0] == 401
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
-    own, theirs = (
-        [f"http://{host}:{server.port}" for host in ("127.0.0.1", "localhost")],
-        "https://example.org",
-    )
+    own = [f"http://{host}:{server.port}" for host in ("127.0.0.1", "localhost")]
+    theirs = "https://example.org"
     for origin in (*own, theirs):
         headers = asked | {"Origin": origin}
         status, allowed, _ = answer(server.port, "/api/deployments/filter", "OPTIONS", **headers)
