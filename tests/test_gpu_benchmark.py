@@ -270,10 +270,12 @@ def test_what_fails_is_absent_or_comes_too_late_is_recorded_and_ends_nothing():
     def fails():
         raise ValueError("no such backend\nand more")
 
-    runners = {"jixu": int, "rival": fails, "other": "not installed", "torch.compile": int}
-    result = measure(Case("x", lambda: runners), later(10))  # no compilation shortly before the deadline
+    turns = []
+    runners = {"jixu": lambda: turns.append("jixu"), "varlen_attn": lambda: turns.append("varlen_attn")}
+    runners |= {"rival": fails, "other": "not installed", "torch.compile": int}
+    result = measure(Case("x", lambda: runners, of_kernels=True), later(10))  # too late for a compilation
     failure = "ValueError: no such backend"
-    assert set(result.timings) == {"jixu"}
+    assert set(result.timings) == {"jixu", "varlen_attn"} and turns == ["jixu", "varlen_attn"] * 2
     assert result.absent == {"rival": failure, "other": "not installed", "torch.compile": "no time left"}
     assert measure(Case("x", fails), later()).absent == {"jixu": failure}
     assert dict(run_tasks([(holds, (None,))], later(-1))) == {0: Failure("no time left", is_late=True)}
@@ -305,9 +307,28 @@ def test_a_step_is_timed_often_and_its_host_while_the_gpu_is_awake(monkeypatch):
     cuda.Event.return_value.elapsed_time.return_value = 70.0
     monkeypatch.setattr(timing, "torch", Mock(cuda=cuda))
     monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
-    found = timing.time_run(step, of_kernels=False)
+    first, found = timing.time_rounds(step, of_kernels=False, rounds=2)
     assert (found.milliseconds, found.host, found.peak_bytes) == (70, pytest.approx(80), 4)
+    assert len(first.rounds) == 1 and found.rounds == (70, 70)
     assert len(steps) >= 2 * timing.LEAST_RUNS >= 20
+
+
+def test_the_driver_the_clocks_and_the_power_are_those_of_nvidia_smi_where_there_is_one(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(timing, "torch", Mock())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert timing.gpu_state() == {}
+    (tmp_path / "nvidia-smi").write_text(
+        "#!/bin/sh\necho '580.1, 700.00 W, 90.5 W, 1980 MHz, 345 MHz, 2619 MHz'"
+    )
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    state = timing.gpu_state()
+    assert (state["driver_version"], state["power.limit"], state["clocks.sm"]) == (
+        "580.1",
+        "700.00 W",
+        "345 MHz",
+    )
 
 
 def test_goals_are_met_missed_or_not_measured_for_a_reason():

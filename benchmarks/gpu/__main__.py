@@ -31,7 +31,7 @@ from benchmarks.gpu.correctness import core_claims, other_claims, races
 from benchmarks.gpu.goals import goals_table, judge, of_goals
 from benchmarks.gpu.graphs import CASES, check_graphs
 from benchmarks.gpu.model import memory, profile
-from benchmarks.gpu.report import Report, machine
+from benchmarks.gpu.report import Report
 from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.session import Session, all_cases
 from benchmarks.gpu.sweep import sweep, write
@@ -48,7 +48,7 @@ def check_and_tune(session: Session) -> None:
     session.check(core_claims(scale), session.share(CHECKING), session.processes)
     session.ceilings()
     found = sweep(scale, session.share(SWEEPING), session.processes, session.worker, report.note)
-    tiles = write(found, scale, report.folder, measured_on=machine())
+    tiles = write(found, scale, report.folder, measured_on=report.machine)
     report.show("tiles", {"file": str(tiles), "entries": len(found.attention) + (found.loss is not None)})
     cases = of_goals(all_cases(scale))
     session.measure(cases or all_cases(scale)[:2], tiles)

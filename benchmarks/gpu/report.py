@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.gpu.correctness import Claim
 from benchmarks.gpu.goals import goals_table, judge
-from benchmarks.gpu.timing import Ceilings, Result, table
+from benchmarks.gpu.timing import Ceilings, Result, gpu_state, table
 from benchmarks.gpu.workers import ENDED, Failure
 from kernels.dispatch import has_triton
 
@@ -40,6 +40,7 @@ def machine() -> dict[str, object]:
             "memory_gib": round(total / 2**30),
             "free_gib": round(free / 2**30),
             "cuda": torch.version.cuda,
+            **gpu_state(),
         }
     return facts
 
@@ -63,11 +64,12 @@ class Report:
     results: list[Result] = field(default_factory=list)
     others: list[str] = field(default_factory=list)  # further lines of the summary
     failed: list[str] = field(default_factory=list)  # what else was to be measured
+    machine: dict[str, object] = field(default_factory=machine)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"{self.name}.jsonl").unlink(missing_ok=True)
-        self.note("machine", machine())
+        self.note("machine", self.machine)
 
     @property
     def seconds(self) -> int:
@@ -124,10 +126,10 @@ class Report:
     def summarise(self) -> None:
         """Write the summary."""
         self._mark()
-        facts = machine()
         words = [
-            f"# {self.name} on {facts.get('gpu', 'a CPU: numbers of no meaning')}",
-            ", ".join(f"{name} {value}" for name, value in facts.items()) + f"; {self.seconds} seconds",
+            f"# {self.name} on {self.machine.get('gpu', 'a CPU: numbers of no meaning')}",
+            ", ".join(f"{name} {value}" for name, value in self.machine.items())
+            + f"; {self.seconds} seconds",
             f"{self.ceilings.flops / 1e12:.0f} TFLOP/s and {self.ceilings.bytes / 1e12:.2f} TB/s at best"
             if self.ceilings
             else "ceilings not measured",

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import kernels
 from benchmarks.gpu.scale import Scale, lengths_of, offsets
-from benchmarks.gpu.timing import tiles_used, time_run
+from benchmarks.gpu.timing import tiles_used, time_rounds
 from benchmarks.gpu.workers import Failure, Worker, run_tasks
 from kernels import tuning
 from kernels.tuning import AttentionTiles, Launch, LossTiles, Table
@@ -143,7 +143,7 @@ def check_trial(scale: Scale, trial: Trial, built_in: Table) -> None:
 def time_trial(scale: Scale, trial: Trial) -> float:
     """Time a candidate: the milliseconds of both passes."""
     with tiles_used(trial.table):
-        return time_run(_passes(scale, trial.shape), seconds=0.05).milliseconds
+        return next(time_rounds(_passes(scale, trial.shape), seconds=0.05)).milliseconds
 
 
 def sweep(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
@@ -21,6 +24,10 @@ COMPILE_SECONDS = {"torch.compile": 20.0, "transformers compiled": 75.0}
 CLOCK_HERTZ = 2e9  # about the highest of any GPU so far
 L2_BYTES = 2**28  # more than any GPU's L2
 LEAST_RUNS = 10  # for a median and its spread
+# in which a case's runners take turns: a step's time differed more between two minutes than within one
+ROUNDS = 2
+# of the GPU, as nvidia-smi names it
+STATE = ("driver_version", "power.limit", "power.draw", "clocks.max.sm", "clocks.sm", "clocks.mem")
 TUNED = "jixu tuned"  # jixu with the tiles that the sweep found
 
 
@@ -45,7 +52,7 @@ class Case:
 class Timing:
     """Milliseconds (median, 20% and 80% quantile) and a run's peak memory beyond its start.
 
-    Of whole steps also the host's milliseconds and those the GPU was busy for.
+    Of whole steps also the host's milliseconds and those the GPU was busy for. `rounds` has their medians.
     """
 
     milliseconds: float
@@ -54,6 +61,7 @@ class Timing:
     peak_bytes: int = 0
     host: float | None = None
     busy: float | None = None
+    rounds: tuple[float, ...] = ()
 
     @property
     def idle(self) -> float | None:
@@ -70,6 +78,7 @@ class Result:
     bytes: float = 0.0
     tokens: int = 0
     wrong: list[str] = field(default_factory=list)  # kernels with a claim that does not hold
+    gpu: dict[str, str] = field(default_factory=dict)  # its state afterwards
 
 
 @dataclass(frozen=True)
@@ -80,13 +89,49 @@ class Ceilings:
     bytes: float  # a second, read and written
 
 
-def time_run(run: Run, of_kernels: bool = True, seconds: float = 0.15) -> Timing:
-    """Time repeated runs on the GPU with a cold L2; on a CPU, where only the code is tested, one run."""
+def gpu_state() -> dict[str, str]:
+    """The GPU's driver, clocks and power, where nvidia-smi tells them."""
     if not torch.cuda.is_available():
-        start = time.perf_counter()
-        run()
-        elapsed = (time.perf_counter() - start) * 1e3
-        return Timing(elapsed, elapsed, elapsed, 0, *((None, None) if of_kernels else (elapsed, elapsed)))
+        return {}
+    gpu = f"--id=GPU-{torch.cuda.get_device_properties(0).uuid}"
+    query = ["nvidia-smi", gpu, f"--query-gpu={','.join(STATE)}", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, check=True, timeout=5).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(STATE, said.strip().split(", "), strict=False))
+
+
+def time_rounds(
+    run: Run, of_kernels: bool = True, seconds: float = 0.15, rounds: int = 1
+) -> Iterator[Timing]:
+    """Time repeated runs on the GPU with a cold L2, in rounds that take `seconds` together.
+
+    Yields the timing of all runs so far after each round. On a CPU, which tests the code alone, it is a run.
+    """
+    peak, host, whole = _first_runs(run)
+    count = max(LEAST_RUNS, min(200, int(seconds / (whole + 2 * host)))) // rounds
+    times: list[float] = []
+    # a step sleeps for longer than it runs, and its kernels' time hardly varies
+    busy = None if of_kernels else statistics.median(_times(run, LEAST_RUNS // 2, asleep=2 * host))
+    medians: tuple[float, ...] = ()
+    for _ in range(rounds):
+        latest = _times(run, count, asleep=2 * host if of_kernels else 0.0)
+        medians = *medians, statistics.median(latest)
+        times = sorted([*times, *latest])
+        spread = times[len(times) // 5], times[len(times) * 4 // 5]
+        host_ms = None if of_kernels else 1e3 * host
+        yield Timing(statistics.median(times), *spread, peak, host_ms, busy, medians)
+
+
+def _first_runs(run: Run) -> tuple[int, float, float]:
+    """A run's peak memory, and the seconds in which the host launches it and in which it is done.
+
+    The GPU has nothing else to do: while it sleeps it takes about a thousand launches, and the host waits for
+    more.
+    """
+    if not torch.cuda.is_available():
+        return 0, 0.0, math.inf
     run()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
@@ -94,30 +139,14 @@ def time_run(run: Run, of_kernels: bool = True, seconds: float = 0.15) -> Timing
     run()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() - before
-    host, whole = map(statistics.median, zip(*(_once(run) for _ in range(3)), strict=True))
-    count = max(LEAST_RUNS, min(200, int(seconds / (whole + 2 * host))))
-    # a step sleeps for longer than it runs, and its kernels' time hardly varies
-    busy = _times(run, count if of_kernels else LEAST_RUNS // 2, asleep=2 * host)
-    if of_kernels:
-        return Timing(*_quantiles(busy), peak)
-    return Timing(*_quantiles(_times(run, count)), peak, 1e3 * host, statistics.median(busy))
-
-
-def _quantiles(times: list[float]) -> tuple[float, float, float]:
-    times = sorted(times)
-    return statistics.median(times), times[len(times) // 5], times[len(times) * 4 // 5]
-
-
-def _once(run: Run) -> tuple[float, float]:
-    """The seconds in which the host launches a run, and in which it is done, on a GPU that has nothing to do.
-
-    While the GPU sleeps it takes about a thousand launches, and the host waits for more.
-    """
-    start = time.perf_counter()
-    run()
-    host = time.perf_counter() - start
-    torch.cuda.synchronize()
-    return host, time.perf_counter() - start
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        run()
+        host = time.perf_counter() - start
+        torch.cuda.synchronize()
+        seconds.append((host, time.perf_counter() - start))
+    return peak, *map(statistics.median, zip(*seconds, strict=True))
 
 
 def _times(run: Run, count: int, asleep: float = 0.0) -> list[float]:
@@ -127,6 +156,10 @@ def _times(run: Run, count: int, asleep: float = 0.0) -> list[float]:
     small kernel than the GPU to run it, has launched all of it. A run that waits for the GPU itself is timed
     with its waits.
     """
+    if not torch.cuda.is_available():
+        start = time.perf_counter()
+        run()
+        return [1e3 * (time.perf_counter() - start)]
     cold = torch.empty(L2_BYTES, dtype=torch.uint8, device="cuda")
     events = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in range(count)]
     for before, after in events:
@@ -154,7 +187,7 @@ def tiles_used(measured: tuning.Table):
 
 
 def measure(case: Case, deadline: float, tiles: Path | None = None) -> Result:
-    """Time every runner of a case in turn; record what fails or comes too late. Raises nothing.
+    """Time the runners of a case in turns; record what fails or comes too late. Raises nothing.
 
     With a file of measured tiles jixu is timed twice, with the built-in ones and with these.
     """
@@ -163,30 +196,41 @@ def measure(case: Case, deadline: float, tiles: Path | None = None) -> Result:
     if isinstance(runners, str):
         result.absent["jixu"] = runners
         return result
+    turns: dict[str, Iterator[Timing]] = {}
     for name, run in runners.items():
-        left = deadline - time.monotonic() - COMPILE_SECONDS.get(name, 0.0)
         if isinstance(run, str):
             result.absent[name] = run
-        elif left < 0:
-            result.absent[name] = LATE
         else:
-            timing = attempt(time_run, run, case.of_kernels)
-            (result.absent if isinstance(timing, str) else result.timings)[name] = timing
-    if tiles and "jixu" in result.timings:
-        with tiles_used(tuning.read_table(tiles)):
-            remade = attempt(case.runners)  # a schedule of attention holds the size of its tiles
-            timing = remade if isinstance(remade, str) else attempt(time_run, remade["jixu"], case.of_kernels)
-        (result.absent if isinstance(timing, str) else result.timings)[TUNED] = timing
+            turns[name] = time_rounds(run, case.of_kernels, rounds=ROUNDS)
+    if tiles and "jixu" in turns:
+        turns[TUNED] = _remade(case)
+    for number in range(ROUNDS):
+        for name, timings in list(turns.items()):
+            left = deadline - time.monotonic() - (0.0 if number else COMPILE_SECONDS.get(name, 0.0))
+            with tiles_used(tuning.read_table(tiles)) if tiles and name == TUNED else nullcontext():
+                timing = LATE if left < 0 else attempt(next, timings)
+            if isinstance(timing, Timing):
+                result.timings[name] = timing
+                continue
+            del turns[name]
+            if timing != LATE or not number:
+                result.absent[name] = timing
+    result.gpu = gpu_state()
     return result
+
+
+def _remade(case: Case) -> Iterator[Timing]:
+    """Time jixu made again, as a schedule of attention holds the size of its tiles."""
+    yield from time_rounds(case.runners()["jixu"], case.of_kernels, rounds=ROUNDS)  # type: ignore[arg-type]
 
 
 def measure_ceilings(device: str = "cuda", side: int = 8192, size: int = 2**32) -> Ceilings:
     """Measure products of `side` x `side` matrices and a copy of `size` bytes."""
     a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
-    product = statistics.median(time_run(lambda: a @ b).milliseconds for _ in range(3))
+    product = statistics.median(next(time_rounds(lambda: a @ b)).milliseconds for _ in range(3))
     source = torch.empty(size, device=device, dtype=torch.uint8)
     target = torch.empty_like(source)
-    copy = statistics.median(time_run(lambda: target.copy_(source)).milliseconds for _ in range(3))
+    copy = statistics.median(next(time_rounds(lambda: target.copy_(source))).milliseconds for _ in range(3))
     return Ceilings(2 * side**3 / product * 1e3, 2 * size / copy * 1e3)
 
 
