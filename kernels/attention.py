@@ -29,6 +29,7 @@ from kernels.dispatch import (
     direct,
     handwritten,
     on_device,
+    operator,
     runs_kernels,
     triton,
     use_tensor_cores,
@@ -87,16 +88,10 @@ def _width(head_dim: int) -> int:
     return max(16, 1 << (head_dim - 1).bit_length())
 
 
-@torch.library.custom_op("jixu::attention_schedule", mutates_args=())
+@operator("jixu::attention_schedule")
 def _schedule(cu_seqlens: Tensor, total: int, max_seqlen: int, head_dim: int) -> Tensor:
     tile = attention_tiles(cu_seqlens.device, _width(head_dim), max_seqlen).tile
     return schedule_tiles(cu_seqlens, total, tile)
-
-
-@_schedule.register_fake
-def _(cu_seqlens, total, max_seqlen, head_dim):
-    tile = attention_tiles(cu_seqlens.device, _width(head_dim), max_seqlen).tile
-    return cu_seqlens.new_empty(total // tile + cu_seqlens.shape[0] - 1, 2, dtype=torch.int32)
 
 
 def _tiles(qkv: Tensor, max_seqlen: int, dropout_p: float) -> AttentionTiles:
@@ -122,14 +117,19 @@ def _blocks(tiles: AttentionTiles, launch: Launch) -> tuple[int, Constants]:
     return split, {"TILE": rows, "SPLIT": split, "BLOCK": launch.block, **launch.options}
 
 
-@torch.library.custom_op("jixu::attention", mutates_args=())
+def _outputs(qkv: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    T, _three, N, D = qkv.shape
+    out = torch.empty(T, N, D, dtype=qkv.dtype, device=qkv.device)
+    return out, torch.empty(N, T, dtype=torch.float32, device=qkv.device)
+
+
+@operator("jixu::attention", _outputs)
 def _forward(
     qkv: Tensor, cu_seqlens: Tensor, schedule: Tensor, seed: Tensor | None, max_seqlen: int, scale: float,
     dropout_p: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    T, _three, N, D = qkv.shape
-    out = torch.empty(T, N, D, dtype=qkv.dtype, device=qkv.device)
-    lse = torch.empty(N, T, dtype=torch.float32, device=qkv.device)
+    out, lse = _outputs(qkv)
+    T, N = out.shape[:2]
     tiles = _tiles(qkv, max_seqlen, dropout_p)
     if T:
         split, blocks = _blocks(tiles, tiles.forward)
@@ -141,13 +141,7 @@ def _forward(
     return out, lse
 
 
-@_forward.register_fake
-def _(qkv, cu_seqlens, schedule, seed, max_seqlen, scale, dropout_p):
-    T, _three, N, D = qkv.shape
-    return qkv.new_empty(T, N, D), qkv.new_empty(N, T, dtype=torch.float32)
-
-
-@torch.library.custom_op("jixu::attention_backward", mutates_args=())
+@operator("jixu::attention_backward", lambda dout, qkv, *_: qkv.new_empty(qkv.shape))
 def _backward(
     dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, cu_seqlens: Tensor, schedule: Tensor,
     seed: Tensor | None, max_seqlen: int, scale: float, dropout_p: float,
@@ -173,11 +167,6 @@ def _backward(
             dq, dk, dv, delta, *arguments, **constants, **blocks, WHOLE=whole is not None
         )
     return dqkv
-
-
-@_backward.register_fake
-def _(dout, qkv, *_):
-    return qkv.new_empty(qkv.shape)
 
 
 def _save(ctx, inputs, output):

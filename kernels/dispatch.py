@@ -122,6 +122,22 @@ def direct(operator: CustomOpDef, x: Tensor) -> Callable[..., Any]:
     return operator if _is_traced(x) else operator._init_fn
 
 
+def operator(
+    name: str, fake: Callable[..., Any] | None = None
+) -> Callable[[Callable[..., Any]], CustomOpDef]:
+    """Make a function an operator of torch's that changes no input.
+
+    `fake` returns tensors like its outputs: by default itself, where it runs torch's operators alone.
+    """
+
+    def define(function: Callable[..., Any]) -> CustomOpDef:
+        defined = torch.library.custom_op(name, function, mutates_args=())
+        defined.register_fake(fake or function)
+        return defined
+
+    return define
+
+
 def differentiable(
     operator: CustomOpDef, save: Callable[..., None], gradients: Callable[..., Any]
 ) -> Callable[..., Any]:

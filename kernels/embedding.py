@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, layer_norm, linear
 
-from kernels.dispatch import compute_dtype, differentiable, direct, on_device, triton, use_triton
+from kernels.dispatch import compute_dtype, differentiable, direct, on_device, operator, triton, use_triton
 from kernels.embedding_kernels import (
     embed_norm_bwd_kernel,
     embed_norm_fwd_kernel,
@@ -135,7 +135,13 @@ def scatter_rows(x: Tensor, ids: Tensor, rows: int) -> Tensor:
     return table
 
 
-@torch.library.custom_op("jixu::embed", mutates_args=())
+def _outputs(input_ids, type_ids, position_ids, word, _type, _position, weight, _bias, projection, *rest):
+    T, width = input_ids.shape[0], weight if projection is None else projection
+    mean, rstd = (word.new_empty(T, dtype=torch.float32) for _ in range(2))
+    return word.new_empty(T, width.shape[0], dtype=rest[-1]), mean, rstd
+
+
+@operator("jixu::embed", _outputs)
 def _forward(
     input_ids: Tensor, type_ids: Tensor, position_ids: Tensor, word: Tensor, token_type: Tensor,
     position: Tensor, norm_weight: Tensor, norm_bias: Tensor, projection: Tensor | None,
@@ -150,14 +156,12 @@ def _forward(
     return _linear(x, projection, projection_bias), mean, rstd
 
 
-@_forward.register_fake
-def _(input_ids, type_ids, position_ids, word, _type, _position, weight, _bias, projection, *rest):
-    T, width = input_ids.shape[0], weight if projection is None else projection
-    mean, rstd = (word.new_empty(T, dtype=torch.float32) for _ in range(2))
-    return word.new_empty(T, width.shape[0], dtype=rest[-1]), mean, rstd
-
-
-@torch.library.custom_op("jixu::embed_backward", mutates_args=())
+@operator(
+    "jixu::embed_backward",
+    lambda dy, mean, rstd, ids, types, positions, *weights: [
+        torch.empty_like(w) for w in weights[:-3] if w is not None
+    ],
+)
 def _backward(
     dy: Tensor, mean: Tensor, rstd: Tensor, input_ids: Tensor, type_ids: Tensor, position_ids: Tensor,
     word: Tensor, token_type: Tensor, position: Tensor, norm_weight: Tensor, norm_bias: Tensor,
@@ -182,11 +186,6 @@ def _backward(
     gradients = [by_words, by_types, by_positions, dweight, dbias, *dprojection]
     weights = (word, token_type, position, norm_weight, norm_bias, projection, projection_bias)
     return [g.to(w.dtype) for g, w in zip(gradients, weights, strict=False) if w is not None]
-
-
-@_backward.register_fake
-def _(dy, mean, rstd, input_ids, type_ids, position_ids, *rest):
-    return [w.new_empty(w.shape) for w in rest[:-3] if w is not None]
 
 
 def _save(ctx, inputs, output):

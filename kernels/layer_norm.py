@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import LayerNorm
 from torch.nn.functional import layer_norm
 
-from kernels.dispatch import Constants, differentiable, direct, on_device, tl, triton, use_triton
+from kernels.dispatch import Constants, differentiable, direct, on_device, operator, tl, triton, use_triton
 from kernels.dropout import draw_seed, dropout, dropout_constants, keep, row_keys
 from kernels.linear import linear
 from kernels.tuning import MULTIPROCESSORS, row_tile
@@ -139,14 +139,18 @@ def _constants(H: int, dropout_p: float) -> Constants:
     return {"H": H, **dropout_constants(dropout_p), **row_tile(H)}
 
 
-@torch.library.custom_op("jixu::add_layer_norm", mutates_args=())
+def _outputs(x: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+    mean, rstd = (torch.empty(x.shape[0], dtype=torch.float32, device=x.device) for _ in range(2))
+    return torch.empty_like(x), mean, rstd
+
+
+@operator("jixu::add_layer_norm", _outputs)
 def _forward(
     x: Tensor, x_bias: Tensor | None, residual: Tensor, weight: Tensor, bias: Tensor, eps: float,
     dropout_p: float = 0.0, seed: Tensor | None = None, rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     R, H = x.shape
-    y = torch.empty_like(x)
-    mean, rstd = (torch.empty(R, dtype=torch.float32, device=x.device) for _ in range(2))
+    y, mean, rstd = _outputs(x)
     constants = _constants(H, dropout_p)
     if R:
         with on_device(x):
@@ -156,13 +160,13 @@ def _forward(
     return y, mean, rstd
 
 
-@_forward.register_fake
-def _(x, x_bias, residual, weight, bias, eps, dropout_p=0.0, seed=None, rows=None):
-    R = x.shape[0]
-    return torch.empty_like(x), x.new_empty(R, dtype=torch.float32), x.new_empty(R, dtype=torch.float32)
+def _sums(dy, x, x_bias, residual, weight, mean, rstd, seed, rows, dropout_p):
+    dx = x.new_empty(x.shape if dropout_p else (0, x.shape[1]))
+    sums = x.new_empty(2 if x_bias is None else 3, x.shape[1], dtype=torch.float32)
+    return torch.empty_like(residual), dx, sums
 
 
-@torch.library.custom_op("jixu::add_layer_norm_backward", mutates_args=())
+@operator("jixu::add_layer_norm_backward", _sums)
 def _backward(
     dy: Tensor, x: Tensor, x_bias: Tensor | None, residual: Tensor, weight: Tensor, mean: Tensor,
     rstd: Tensor, seed: Tensor | None, rows: Tensor | None, dropout_p: float,
@@ -183,13 +187,6 @@ def _backward(
             seed, rows, R, **constants,
         )  # fmt: skip
     return ds, dx, sums.sum(1)
-
-
-@_backward.register_fake
-def _(dy, x, x_bias, residual, weight, mean, rstd, seed, rows, dropout_p):
-    dx = x.new_empty(x.shape if dropout_p else (0, x.shape[1]))
-    sums = x.new_empty(2 if x_bias is None else 3, x.shape[1], dtype=torch.float32)
-    return torch.empty_like(residual), dx, sums
 
 
 def _save(ctx, inputs, output):

@@ -20,6 +20,7 @@ from kernels.dispatch import (
     direct,
     handwritten,
     on_device,
+    operator,
     triton,
     use_tensor_cores,
 )
@@ -47,14 +48,18 @@ def mlm_loss_reference(states: Tensor, weight: Tensor, bias: Tensor, labels: Ten
     return loss, logits.argmax(-1)
 
 
+def _outputs(states: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+    n, device = states.shape[0], states.device
+    loss, lse = (torch.empty(n, dtype=torch.float32, device=device) for _ in range(2))
+    return loss, torch.empty(n, dtype=torch.int64, device=device), lse
+
+
 def forward_in_chunks(
     states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute loss, prediction and logsumexp [n] with the logits of CHUNK rows at a time."""
-    n = states.shape[0]
-    loss, lse = (torch.empty(n, dtype=torch.float32, device=states.device) for _ in range(2))
-    predicted = torch.empty(n, dtype=torch.int64, device=states.device)
-    for start in range(0, n, CHUNK):
+    loss, predicted, lse = _outputs(states)
+    for start in range(0, states.shape[0], CHUNK):
         at = slice(start, start + CHUNK)
         logits = (states[at] @ weight.t()).float() + bias.float()
         lse[at], predicted[at] = logits.logsumexp(-1), logits.argmax(-1)
@@ -103,14 +108,13 @@ def _parts(rows: int, V: int, block: int) -> tuple[int, int]:
     return parts, triton.cdiv(blocks, parts) * block
 
 
-@torch.library.custom_op("jixu::mlm_loss", mutates_args=())
+@operator("jixu::mlm_loss", _outputs)
 def _forward(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     (n, E), V = states.shape, weight.shape[0]
     weight = weight.to(states.dtype)
     if E > MAX_FUSED_WIDTH:
         return forward_in_chunks(states, weight, bias, labels)
-    loss, lse = (torch.empty(n, dtype=torch.float32, device=states.device) for _ in range(2))
-    predicted = torch.empty(n, dtype=torch.int64, device=states.device)
+    loss, predicted, lse = _outputs(states)
     if n:
         launch = loss_tiles(states.device).forward
         tiles = triton.cdiv(n, launch.rows)
@@ -129,14 +133,7 @@ def _forward(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tu
     return loss, predicted, lse
 
 
-@_forward.register_fake
-def _(states, weight, bias, labels):
-    n = states.shape[0]
-    loss, lse = (states.new_empty(n, dtype=torch.float32) for _ in range(2))
-    return loss, states.new_empty(n, dtype=torch.int64), lse
-
-
-@torch.library.custom_op("jixu::mlm_loss_backward", mutates_args=())
+@operator("jixu::mlm_loss_backward", lambda dloss, *inputs: tuple(map(torch.empty_like, inputs[:3])))
 def _backward(
     dloss: Tensor, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, lse: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -163,11 +160,6 @@ def _backward(
             ROWS=tiles.table.rows, BLOCK=tiles.table.block, **tiles.table.options,
         )  # fmt: skip
     return partial.sum(0).to(states.dtype), dweight.to(weight.dtype), dbias.to(bias.dtype)
-
-
-@_backward.register_fake
-def _(dloss, states, weight, bias, labels, lse):
-    return states.new_empty(states.shape), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
 
 
 def _save(ctx, inputs, output):
