@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +83,7 @@ class StepGraphs:
             return False
         graph = self._graphs[shape]
         if graph is None:
-            row += self._capture_and_check(shape, buffer.clone(), torch.zeros_like(row), seed)
+            row += self._capture_passes(shape, buffer.clone(), torch.zeros_like(row), seed)
             return True
         graph.buffer.copy_(buffer)
         seed()
@@ -101,34 +102,17 @@ class StepGraphs:
             return take()
         if is_ordered not in self._updates:
             self._warm_ups[is_ordered] += 1
-            is_warm = self._warm_ups[is_ordered] > WARM_UP
-            return self._capture_update(is_ordered, take, state()) if is_warm else take()
+            if self._warm_ups[is_ordered] <= WARM_UP:
+                return take()
+            norms: list[Tensor] = []
+            replay = self._capture_checked(
+                lambda: self._norm.copy_(take()), lambda: norms.append(take()), state(), _unequal
+            )
+            if replay is not None:
+                self._updates[is_ordered] = replay
+            return norms[0]
         self._updates[is_ordered]()
         return self._norm.clone()
-
-    def _capture_update(self, is_ordered: bool, take: Callable[[], Tensor], state: list[Tensor]) -> Tensor:
-        try:
-            other = [x.clone() for x in state]  # before the step; after it from the exchange on
-        except torch.OutOfMemoryError as error:
-            self._give_up(_first_line(error))
-            return take()
-        norm = take()
-        if not torch.isfinite(norm):  # weights that are not numbers cannot be compared: after the next step
-            return norm
-        _exchange(state, other)
-        try:
-            replay = self._capture(lambda: self._norm.copy_(take()))
-            replay()
-            is_right = all(map(torch.equal, state, other))
-            wrong = "" if is_right else "the weights after a step differ"
-        except RuntimeError as error:
-            wrong = _first_line(error)
-        if wrong:
-            self._give_up(wrong)
-            _exchange(state, other)
-        else:
-            self._updates[is_ordered] = replay
-        return norm
 
     def _shape(self, own: Shape) -> Shape | None:
         """The shape of the graph of a batch's bucket; None during the warm-up."""
@@ -145,40 +129,55 @@ class StepGraphs:
         longest = next((length for length in LENGTHS if shape.longest <= length), self._longest)
         return min(longest, self._longest), shape.is_ordered  # a filler's positions are the model's too
 
-    def _capture_and_check(
+    def _capture_passes(
         self, shape: Shape, static: Tensor, figures: Tensor, seed: Callable[[], None]
     ) -> Tensor:
-        """Run the passes eagerly, capture a graph and check it against them; returns the batch's figures.
-
-        The gradients are the graph's where it is right, else the eager ones.
-        """
+        """Capture the passes of a shape on its first batch, whose gradients they add; returns its figures."""
 
         def passes() -> None:
             figures.zero_()
             self._passes(unflatten(static, shape), weights_of(static), figures)
 
-        before = self._results(figures)
-        seed()
-        _on_side_stream(passes, self._device)
-        expected = self._results(figures)
-        if not all(bool(x.isfinite().all()) for x in expected):  # fp16 overflowed: nothing to compare with
-            return expected[-1]
+        for p in self._parameters:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        eager = partial(_on_side_stream, passes, self._device)
+        replay = self._capture_checked(passes, eager, [*gradients, figures], _difference, seed)
+        if replay is not None:
+            self._graphs[shape] = _Graph(static, figures, replay)
+        return figures
+
+    def _capture_checked(
+        self, act: Callable[[], object], eager: Callable[[], object], state: list[Tensor],
+        problem: Callable[[list[Tensor], list[Tensor]], str], seed: Callable[[], object] = lambda: None,
+    ) -> Callable[[], object] | None:  # fmt: skip
+        """Run `eager`, then capture `act`, which does the same, and compare its replay from the same state.
+
+        Leaves the replay's state, and returns it, if there is no problem; else the eager one's, and None. So
+        too if numbers are not finite, as those of fp16 that overflow: they cannot be compared.
+        """
+        other: list[Tensor] = []
         try:
-            graph = _Graph(static, figures, self._capture(passes))
-            self._restore(before)
+            other = [x.clone() for x in state]  # before `eager`; after it from the exchange on
+        except torch.OutOfMemoryError as error:
+            self._give_up(_first_line(error))
+        seed()
+        eager()
+        if self.is_off or not all(bool(x.isfinite().all()) for x in state):
+            return None
+        _exchange(state, other)
+        try:
+            replay = self._capture(act)
             seed()
-            graph.replay()
-            got = self._results(figures)
-            share = _difference(got, expected)
-            wrong = "" if share <= TOLERANCE else f"their gradients differ by a share of {share:.1e}"
+            replay()
+            wrong = problem(state, other)
         except RuntimeError as error:  # torch's and CUDA's, which cannot capture everything
             wrong = _first_line(error)
-        if wrong:
-            self._give_up(wrong)
-            self._restore(expected)
-            return expected[-1]
-        self._graphs[shape] = graph
-        return got[-1]
+        if not wrong:
+            return replay
+        self._give_up(wrong)
+        _exchange(state, other)
+        return None
 
     def _give_up(self, why: str) -> None:
         self.is_off = True
@@ -217,16 +216,6 @@ class StepGraphs:
         with suppress(RuntimeError, AttributeError):  # it has ended, or torch has another name for it
             torch._C._cuda_endAllocateToPool(index, self._pool or (0, 0))
 
-    def _results(self, figures: Tensor) -> list[Tensor]:
-        """Copies of all gradients, zero where there is none, and of the figures."""
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._parameters]
-        return [*gradients, figures.clone()]
-
-    def _restore(self, results: Sequence[Tensor]) -> None:
-        for p, gradient in zip(self._parameters, results, strict=False):
-            if p.grad is not None:
-                p.grad.copy_(gradient)
-
 
 @torch.no_grad()
 def _exchange(state: Sequence[Tensor], other: Sequence[Tensor]) -> None:
@@ -253,12 +242,17 @@ def _on_side_stream(passes: Callable[[], None], device: torch.device) -> None:
     torch.cuda.current_stream(device).wait_stream(stream)
 
 
-def _difference(got: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The larger of the relative differences, by norm, of the gradients and of the figures."""
+def _unequal(got: Sequence[Tensor], expected: Sequence[Tensor]) -> str:
+    return "" if all(map(torch.equal, got, expected)) else "the weights after a step differ"
+
+
+def _difference(got: Sequence[Tensor], expected: Sequence[Tensor]) -> str:
+    """Describe the larger of the relative differences, by norm, of the gradients and of the figures."""
 
     def share(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
         squares = [(x.double() - y.double()).square().sum() for x, y in zip(a, b, strict=True)]
         of = torch.stack([y.double().square().sum() for y in b]).sum()
         return float((torch.stack(squares).sum() / of.clamp_min(1e-30)).sqrt())
 
-    return max(share(got[:-1], expected[:-1]), share(got[-1:], expected[-1:]))
+    larger = max(share(got[:-1], expected[:-1]), share(got[-1:], expected[-1:]))
+    return "" if larger <= TOLERANCE else f"their gradients differ by a share of {larger:.1e}"
