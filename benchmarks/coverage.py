@@ -6,7 +6,7 @@ U = seeds, n = examples or groups. Run: python -m benchmarks.coverage [--runs 20
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
 
@@ -25,6 +25,7 @@ from benchmarks.support.results import markdown, write_result
 
 Interval = tuple[float, float]  # how far its middle is from the truth, and half its width
 Draw = Callable[[np.random.Generator], Interval]
+Cells = Sequence[Sequence[Interval]]  # simulated intervals of each cell of a row
 Outcomes = tuple[np.ndarray, np.ndarray | None]  # statistics [2, n, k] of two models, and groups [n]
 SEEDS = (3, 5, 10)
 DEVIATIONS = (0, 0.3, 1, 3, 10)  # between seeds, in units of the deviation that examples give the mean
@@ -68,6 +69,11 @@ def difference(rng: np.random.Generator, sizes: np.ndarray, U: int, unit: float,
 def simulate(draw: Draw, runs: int) -> list[Interval]:
     rng = np.random.default_rng(0)
     return [draw(rng) for _ in range(runs)]
+
+
+def by_value(draw: Callable[..., Interval], runs: int, name: str, values: Iterable, **given) -> Cells:
+    """Simulate a draw with each value of one of its arguments."""
+    return [simulate(partial(draw, **{name: value}, **given), runs) for value in values]
 
 
 def coverage(intervals: Sequence[Interval]) -> float:
@@ -132,10 +138,8 @@ def numbers(rng: np.random.Generator, n: int, has_tail: bool) -> Outcomes:
     return np.stack([number_statistics("spearman", one, gold) for one in said]), None
 
 
-def score_and_change(
-    metric: str, draw: Callable[..., Outcomes], runs: int, **given: int
-) -> tuple[float, float]:
-    """Coverage of a model's score, and of the difference of two models that are equally good."""
+def score_and_change(metric: str, draw: Callable[..., Outcomes], runs: int, **given: int) -> Cells:
+    """Intervals of a model's score, and of the difference of two models that are equally good."""
     rng = np.random.default_rng(1)
     truth = float(np.mean([score(metric, draw(rng, **given)[0].sum(1)) for _ in range(4 * runs)]))
 
@@ -145,7 +149,7 @@ def score_and_change(
     def of_change(rng: np.random.Generator) -> Interval:
         return interval(np.diff(linearised(metric, *draw(rng, **given)), axis=0))
 
-    return coverage(simulate(of_score, runs)), coverage(simulate(of_change, runs))
+    return simulate(of_score, runs), simulate(of_change, runs)
 
 
 def by_seeds(runs: int) -> Iterator[list[str]]:
@@ -158,39 +162,32 @@ def by_seeds(runs: int) -> Iterator[list[str]]:
         "48 groups of 5 to 40": groups,
     }
     for (name, sizes), own, U in product(examples.items(), OWN, SEEDS):
-        draws = [partial(difference, sizes=sizes, U=U, unit=unit, own=own) for unit in DEVIATIONS]
-        yield [str(U), name, str(own), *(f"{coverage(simulate(draw, runs)):.1f}" for draw in draws)]
+        cells = by_value(difference, runs, "unit", DEVIATIONS, sizes=sizes, U=U, own=own)
+        yield [str(U), name, str(own), *(f"{coverage(cell):.1f}" for cell in cells)]
 
 
-def others(runs: int) -> Iterator[tuple[str, Sequence[float]]]:
+def others(runs: int) -> Iterator[tuple[str, Cells]]:
     """Rows of the second table."""
     for own in (0.7, 0.9):
-        yield (
-            f"change, the tenth whose three seeds agree most, own part {own}",
-            [coverage(agreeing(own, runs))],
-        )
-    for name, common in (("nothing", 0), ("half of their variance", 0.5)):
-        draws = [partial(recipes, unit=unit, common=common) for unit in DEVIATIONS]
-        yield (
-            f"two recipes of three pretraining runs, which share {name}; deviation between runs "
-            + ", ".join(map(str, DEVIATIONS)),
-            [coverage(simulate(draw, runs)) for draw in draws],
-        )
-    for name, sizes in (
+        name = f"change, the tenth whose three seeds agree most, own part {own}"
+        yield name, [agreeing(own, runs)]
+    units = ", ".join(map(str, DEVIATIONS))
+    for what, common in (("nothing", 0), ("half of their variance", 0.5)):
+        name = f"two recipes of three pretraining runs, which share {what}; deviation between runs {units}"
+        yield name, by_value(recipes, runs, "unit", DEVIATIONS, common=common)
+    for what, sizes in (
         ("one of 20 groups holds half of the examples", np.repeat([190.0, 10.0], [1, 19])),
         ("two of 30 groups hold six tenths", np.repeat([210.0, 10.0], [2, 28])),
     ):
-        draws = [partial(difference, sizes=sizes, U=U, unit=0.3, own=0.1) for U in (1, 3)]
-        yield f"change, {name}: one seed, three", [coverage(simulate(draw, runs)) for draw in draws]
+        cells = by_value(difference, runs, "U", (1, 3), sizes=sizes, unit=0.3, own=0.1)
+        yield f"change, {what}: one seed, three", cells
     for rate, few, many in ((0.9, 50, 200), (0.97, 100, 300)):
-        draws = [partial(accuracy, rate=rate, n=n) for n in (few, many)]
-        yield (
-            f"accuracy of {rate:.0%}: {few} examples, {many}",
-            [coverage(simulate(draw, runs)) for draw in draws],
-        )
-    shown = [[one for one in simulate(partial(accuracy_of_five, n=n), runs) if one[1]] for n in (20, 50, 200)]
+        name = f"accuracy of {rate:.0%}: {few} examples, {many}"
+        yield name, by_value(accuracy, runs, "n", (few, many), rate=rate)
+    cells = by_value(accuracy_of_five, runs, "n", (20, 50, 200))
     # without an error there is no interval
-    yield "accuracy of 95%, five seeds that mostly agree: 20 examples, 50, 200", list(map(coverage, shown))
+    shown = [[one for one in cell if one[1]] for cell in cells]
+    yield "accuracy of 95%, five seeds that mostly agree: 20 examples, 50, 200", shown
     macro_f1 = score_and_change("macro_f1", classes, runs, groups=48, n=1000)
     yield "macro F1 of 7 labels, 1,000 examples in 48 groups: score, change", macro_f1
     for n in (50, 300):
@@ -199,16 +196,15 @@ def others(runs: int) -> Iterator[tuple[str, Sequence[float]]]:
         spearman = score_and_change("spearman", numbers, runs, n=n, has_tail=shape == "log-normal")
         yield f"Spearman's coefficient, {n} {shape} numbers: score, change", spearman
     for deviation in (0.5, 1):
-        draws = [partial(held_out_change, D=D, deviation=deviation) for D in (2, 5, 10, 50)]
         name = f"change of held-out loss, lengths' deviation {deviation}: 2 documents, 5, 10, 50"
-        yield name, [coverage(simulate(draw, runs)) for draw in draws]
+        yield name, by_value(held_out_change, runs, "D", (2, 5, 10, 50), deviation=deviation)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=2000, help="simulations of a cell")
     runs = parser.parse_args().runs
-    first, second = list(by_seeds(runs)), list(others(runs))
+    first, second = list(by_seeds(runs)), [(name, [*map(coverage, cells)]) for name, cells in others(runs)]
     second_table = [[name, ", ".join(f"{one:.1f}" for one in shares)] for name, shares in second]
     titles = ["seeds", "examples", "each seed's own part", *map(str, DEVIATIONS)]
     tables = f"{markdown(titles, first)}\n\n{markdown(['interval', 'coverage'], second_table)}"
