@@ -8,7 +8,6 @@ N = heads, D = head dim, P = padded.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +20,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import kernels
 from benchmarks.gpu.scale import Scale, lengths_of, offsets
-from benchmarks.gpu.timing import Case, Run, attempt, passes
-from kernels.attention import attention_reference, padded_head_dim
+from benchmarks.gpu.timing import Case, Run, attempt, passes, rival
+from kernels.attention import padded_head_dim
 
 # heads and head dim, by the model that has them
 HEADS = {"tiny": (12, 26), "base": (12, 64), "xlarge": (16, 128), "xxlarge": (16, 256)}
@@ -66,17 +65,11 @@ def _attention(
     packed[..., D:] = 0
     packed.requires_grad_()
     x = Operands(packed, offsets(lengths, scale.device), longest, D**-0.5, dropout_p)
-    settings = {"scale": x.scale, "dropout_p": dropout_p}
-
-    def eager() -> Tensor:
-        return attention_reference(*packed.unbind(1), x.cu_seqlens, longest, **settings)
-
     return {
         "jixu": attempt(_jixu, x),
-        "torch eager": passes(eager, [packed]),
         "SDPA cuDNN": attempt(_cudnn, x),
         "varlen_attn": attempt(_varlen, x),
-        "flash-attn": attempt(_flash_attn, x),
+        "flash-attn": rival("flash_attn", _flash_attn, x),
     }
 
 
@@ -114,9 +107,7 @@ def _varlen(x: Operands) -> Run | str:
     return passes(lambda: varlen_attn(*inputs, x.cu_seqlens, x.cu_seqlens, x.longest, x.longest), inputs)
 
 
-def _flash_attn(x: Operands) -> Run | str:
-    if importlib.util.find_spec("flash_attn") is None:
-        return "not installed"
+def _flash_attn(x: Operands) -> Run:
     from flash_attn import flash_attn_varlen_qkvpacked_func
 
     def run() -> Tensor:

@@ -8,7 +8,6 @@ once and each output written once in either pass.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,7 @@ from torch.nn import functional as F
 import kernels
 from benchmarks.gpu.attention import attention_cases
 from benchmarks.gpu.scale import Scale
-from benchmarks.gpu.timing import Case, Run, attempt, passes
+from benchmarks.gpu.timing import Case, Run, passes, rival
 from kernels.bias_gelu import bias_gelu_reference
 from kernels.embedding import Norm, Projection, Tables, embed_reference
 from kernels.layer_norm import add_layer_norm_reference
@@ -81,13 +80,11 @@ def _loss(scale: Scale, n: int, E: int, V: int) -> dict[str, Run | str]:
             labels,
         ),
         "chunks of 1024 rows": passes(chunked, inputs),
-        "Liger-Kernel": attempt(_liger, inputs, labels),
+        "Liger-Kernel": rival("liger_kernel", _liger, inputs, labels),
     }
 
 
-def _liger(inputs: list[Tensor], labels: Tensor) -> Run | str:
-    if importlib.util.find_spec("liger_kernel") is None:
-        return "not installed"
+def _liger(inputs: list[Tensor], labels: Tensor) -> Run:
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
     states, weight, bias = inputs

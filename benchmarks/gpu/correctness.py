@@ -16,12 +16,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import torch
 
 import kernels
 from albert.model import AlbertConfig, PretrainingModel
-from benchmarks.gpu.scale import Scale, kernels_used, lengths_of
+from benchmarks.gpu.scale import Scale, lengths_of
 from benchmarks.gpu.workers import Task
 from benchmarks.support.steps import random_batch
 
@@ -175,7 +176,7 @@ def _passes(model: PretrainingModel, batch, choice: str, dtype: torch.dtype) -> 
     exact = dtype == torch.float64
     (model.double if exact else model.float)().zero_grad()
     torch.manual_seed(0)  # of the dropout
-    with kernels_used(choice):
+    with patch.object(kernels.dispatch, "_choice", choice):
         with torch.autocast(kind, None if exact else dtype, enabled=not exact):
             loss = model(batch).loss
         loss.backward()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from unittest.mock import patch
@@ -37,21 +38,19 @@ class Outcome:
     seconds: float
 
 
+Train = Callable[..., Outcome]  # from random weights, or from the checkpoint of the run with this name
+
+
 def check_graphs(scale: Scale, shards: tuple[Path, ...], case: str) -> dict[str, object]:
     """Check one of `CASES`; returns its figures. Raises AssertionError where they are wrong."""
     with tempfile.TemporaryDirectory() as folder:
-        return CASES[case](scale, shards, Path(folder))
+        return CASES[case](scale, partial(_train, scale, shards, Path(folder)))
 
 
-def _same(init: str, **running: object) -> Callable[..., dict[str, object]]:
+def _same(scale: Scale, train: Train, init: str, **running: object) -> dict[str, object]:
     """Compare with single launches; `running` options hold for both."""
-
-    def check(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, object]:
-        plain = _train(scale, shards, folder / "plain", init, cuda_graphs="off", **running)
-        graphed = _train(scale, shards, folder / "graphed", init, **running)
-        return _beside(scale, graphed, plain)
-
-    return check
+    plain = train("plain", init, cuda_graphs="off", **running)
+    return _beside(scale, train("graphed", init, **running), plain)
 
 
 def _beside(scale: Scale, graphed: Outcome, plain: Outcome, *, with_graphs: bool = True) -> dict[str, object]:
@@ -72,25 +71,24 @@ def _beside(scale: Scale, graphed: Outcome, plain: Outcome, *, with_graphs: bool
     return figures
 
 
-def _checkpointed(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, object]:
+def _checkpointed(scale: Scale, train: Train) -> dict[str, object]:
     """Activations computed again give what kept ones give; there are no graphs then."""
-    kept = _train(scale, shards, folder / "kept", "bert-tiny", cuda_graphs="off")
-    again = _train(scale, shards, folder / "again", "bert-tiny", activation_checkpointing=True)
+    kept = train("kept", "bert-tiny", cuda_graphs="off")
+    again = train("again", "bert-tiny", activation_checkpointing=True)
     return _beside(scale, again, kept, with_graphs=False)
 
 
-def _resumed(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, object]:
+def _resumed(scale: Scale, train: Train) -> dict[str, object]:
     """A run that is stopped and resumed ends with the weights of one that is not, to the last bit."""
-    whole = _train(scale, shards, folder / "whole", "tiny")
-    first = _train(scale, shards, folder / "two", "tiny", steps=_steps(scale) // 2)
-    second = _train(scale, shards, folder / "two", "tiny")
+    whole = train("whole", "tiny")
+    first, second = train("two", "tiny", steps=_steps(scale) // 2), train("two", "tiny")
     differ = sum(not torch.equal(a, b) for a, b in zip(whole.weights, second.weights, strict=True))
     figures = {"tensors_that_differ": differ, "share": _distance(second.weights, whole.weights)}
     assert not differ and first.losses + second.losses == whole.losses, figures
     return figures
 
 
-def _refused(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, object]:
+def _refused(scale: Scale, train: Train) -> dict[str, object]:
     """A capture that CUDA refuses ends the graphs, not the run, nor what torch draws and frees afterwards."""
     from albert.pretraining.trainer import Trainer
 
@@ -100,9 +98,9 @@ def _refused(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, 
         passes(self, batch, weights, figures)
         figures.sum().item()  # the host waits for the device, which a capture refuses
 
-    plain = _train(scale, shards, folder / "plain", "tiny", cuda_graphs="off")
+    plain = train("plain", "tiny", cuda_graphs="off")
     with patch.object(Trainer, "_passes", asks_for_a_number):
-        refused = _train(scale, shards, folder / "refused", "tiny")
+        refused = train("refused", "tiny")
     figures = _beside(scale, refused, plain, with_graphs=False)
     if not scale.is_small:
         drawn = torch.rand(1000, device=scale.device)
@@ -111,7 +109,7 @@ def _refused(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, 
     return figures
 
 
-def _overflow(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, object]:
+def _overflow(scale: Scale, train: Train) -> dict[str, object]:
     """Gradients in fp16 that overflow cost their step and halve the scale, with graphs as without."""
     from albert.pretraining.trainer import Trainer
 
@@ -123,16 +121,12 @@ def _overflow(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str,
 
     steps = 2 if scale.is_small else STEPS  # a CPU takes long over fp16
     with patch.object(Trainer, "_set_model", too_large):
-        plain, graphed = (
-            _train(scale, shards, folder / graphs, "tiny", steps=steps, precision="fp16", cuda_graphs=graphs)
-            for graphs in ("off", "auto")
-        )
-    return _beside(scale, graphed, plain)
+        return _same(scale, train, "tiny", steps=steps, precision="fp16")
 
 
-def _long(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, object]:
+def _long(scale: Scale, train: Train) -> dict[str, object]:
     """Count what a longer run of small batches launches kernel by kernel, and the memory of its graphs."""
-    found = _train(scale, shards, folder / "long", "tiny", steps=_steps(scale, 500))
+    found = train("long", "tiny", steps=_steps(scale, 500))
     return {
         "graphs": found.captured,
         "launched_singly": found.launched,
@@ -143,9 +137,9 @@ def _long(scale: Scale, shards: tuple[Path, ...], folder: Path) -> dict[str, obj
 
 
 CASES: dict[str, Callable[..., dict[str, object]]] = {
-    "bf16": _same("tiny"),
-    "dropout": _same("bert-tiny"),
-    "in parts": _same("tiny", accumulate=2),
+    "bf16": partial(_same, init="tiny"),
+    "dropout": partial(_same, init="bert-tiny"),
+    "in parts": partial(_same, init="tiny", accumulate=2),
     "activation checkpointing": _checkpointed,
     "resumed": _resumed,
     "refused": _refused,
@@ -159,33 +153,31 @@ def _steps(scale: Scale, steps: int = STEPS) -> int:
 
 
 def _train(
-    scale: Scale, shards: tuple[Path, ...], folder: Path, init: str, *, steps: int = 0, **running: object
-) -> Outcome:
-    """Train from random weights, or from the folder's checkpoint, which it leaves at the end."""
+    scale: Scale, shards: tuple[Path, ...], folder: Path, name: str, init: str, *, steps: int = 0,
+    **running: object,
+) -> Outcome:  # fmt: skip
+    """Train from random weights, or from the checkpoint of a run, which it leaves at the end."""
     tokens, all_steps = 256 if scale.is_small else 4096, _steps(scale, max(STEPS, steps))
-    with a_trainer(shards, folder, init, tokens, 1e-3, steps=all_steps, **running) as trainer:
+    with a_trainer(shards, folder / name, init, tokens, 1e-3, steps=all_steps, **running) as trainer:
         trainer.resume()
         before = [p.detach().clone() for p in trainer.objective.parameters()]
         if not scale.is_small:
             torch.cuda.reset_peak_memory_stats()
         records = []
         with _counted(trainer) as launched:
-            began = time.perf_counter()
-            last = steps or _steps(scale)
+            began, last = time.perf_counter(), steps or _steps(scale)
             for step in islice(trainer.data.steps(trainer.state.data), last - trainer.state.step):
                 trainer.step(trainer.prepare(step))
-                if trainer.is_review_due:
+                if trainer.is_review_due or trainer.state.step == last:
                     done, wrong = trainer.review()
                     assert wrong is None, wrong
                     records += done
-            done, wrong = trainer.review()
-            assert wrong is None, wrong
             seconds = time.perf_counter() - began
-        folder.mkdir(exist_ok=True)
+        (folder / name).mkdir(exist_ok=True)
         trainer.checkpoint()
         updates = 0 if trainer.graphs is None else len(trainer.graphs._updates)
         return Outcome(
-            losses=[f.mlm_loss / f.mlm_count for one in [*records, *done] for f in one.corpora.values()],
+            losses=[f.mlm_loss / f.mlm_count for one in records for f in one.corpora.values()],
             weights=[p.detach().clone() for p in trainer.objective.parameters()],
             start=before,
             notices=list(trainer.notices),

@@ -103,17 +103,14 @@ def record(architecture: int) -> Iterator[list[KernelLaunch]]:
     def note(self, *args, grid, warmup, **kwargs):
         launches.append(_launch(self, args, kwargs))
 
-    try:
-        with (
-            patch.object(JITFunction, "run", note),
-            patch.object(tuning, "architecture", lambda device: f"sm_{architecture}"),
-            # so that the operators accept CPU tensors, and take built-in tiles: measured ones need no proof
-            patch.dict(os.environ, TRITON_INTERPRET="1", JIXU_TILES=os.devnull),
-        ):
-            kernels.use("triton")
-            yield launches
-    finally:
-        kernels.use("auto")
+    with (
+        patch.object(JITFunction, "run", note),
+        patch.object(tuning, "architecture", lambda device: f"sm_{architecture}"),
+        patch.object(kernels.dispatch, "_choice", "triton"),
+        # so that the operators accept CPU tensors, and take built-in tiles: measured ones need no proof
+        patch.dict(os.environ, TRITON_INTERPRET="1", JIXU_TILES=os.devnull),
+    ):
+        yield launches
 
 
 def compile_for(launch: KernelLaunch, architecture: int, *, disassembled: bool = True) -> Compiled:

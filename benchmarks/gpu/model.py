@@ -4,7 +4,6 @@ same sequences; and what a model takes in memory.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
@@ -13,8 +12,8 @@ import torch
 from torch.autograd import DeviceType
 
 from albert.model import AlbertConfig, Batch, PretrainingModel, measure_sizes
-from benchmarks.gpu.scale import Scale, kernels_used, lengths_of
-from benchmarks.gpu.timing import Case, Run, attempt
+from benchmarks.gpu.scale import Scale, lengths_of
+from benchmarks.gpu.timing import Case, Run, attempt, rival
 from benchmarks.support.steps import random_batch, training_flops, training_step
 
 # so that a step takes tens of milliseconds, and the activations of "large" fit
@@ -85,25 +84,16 @@ def _graphed(scale: Scale, model: PretrainingModel, batch: Batch) -> Run:
 
 def _runners(scale: Scale, name: str, config: AlbertConfig, lengths: list[int]) -> dict[str, Run | str]:
     batch = _batch(scale, lengths)
-    step = _step(scale, _model(scale, config), batch)
-
-    def on_torch() -> None:
-        with kernels_used("torch"):
-            step()
-
     runners: dict[str, Run | str] = {
-        "jixu": step,
+        "jixu": _step(scale, _model(scale, config), batch),
         "jixu graph": attempt(_graphed, scale, _model(scale, config), batch),
-        "jixu on torch": on_torch,
     }
     if config.layout == "bert":
         return runners | dict.fromkeys(THEIRS, "measured for ALBERT only")
-    if importlib.util.find_spec("transformers") is None:
-        return runners | dict.fromkeys(THEIRS, "not installed")
-    eager = attempt(_transformers, scale, config, batch, False)
+    eager = rival("transformers", _transformers, scale, config, batch, False)
     compiled: Run | str = "compiled on a GPU, for tiny and base at T=128 full only"
     if not scale.is_small and name in ("tiny", "base") and set(lengths) == {128}:
-        compiled = attempt(_transformers, scale, config, batch, True)
+        compiled = rival("transformers", _transformers, scale, config, batch, True)
     return runners | dict(zip(THEIRS, (eager, compiled), strict=True))
 
 

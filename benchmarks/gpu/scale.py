@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-
-import kernels
 
 VOCABULARY, TOKENS = 21128, 65536
 # the kernels run on a CPU in Triton's interpreter only, and there claims alone need them
@@ -70,14 +66,3 @@ def lengths_of(mix: str, longest: int, tokens: int) -> list[int]:
 
 def offsets(lengths: list[int], device: str) -> Tensor:
     return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=device)
-
-
-@contextmanager
-def kernels_used(choice: str) -> Iterator[None]:
-    """Choose the kernels for a block."""
-    before = kernels.dispatch._choice
-    kernels.use(choice)  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        kernels.use(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import statistics
 import subprocess
@@ -178,6 +179,11 @@ def attempt(make: Callable[..., Run | str], *arguments: object) -> Run | str:
         return make(*arguments)
     except Exception as error:
         return reason(error)
+
+
+def rival(package: str, make: Callable[..., Run | str], *arguments: object) -> Run | str:
+    """`attempt` what needs a package."""
+    return attempt(make, *arguments) if importlib.util.find_spec(package) else "not installed"
 
 
 def tiles_used(measured: tuning.Table):

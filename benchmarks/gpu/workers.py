@@ -7,7 +7,6 @@ takes its own process along, and the next one gets a new process. None outlives 
 from __future__ import annotations
 
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -61,19 +60,16 @@ def run_tasks(
             late = time.monotonic() > deadline
             yield number, Failure(LATE, is_late=True) if late else call(task)
         return
-    workers = [Worker(choice) for _ in range(processes)]
-    idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-    for worker in workers:
-        idle.put(worker)
+    workers, thread = [Worker(choice) for _ in range(processes)], threading.local()
+    idle = iter(workers)
+
+    def begin() -> None:
+        thread.worker = next(idle)
 
     def run(number: int) -> tuple[int, object]:
-        worker = idle.get()
-        try:
-            return number, worker.call(tasks[number], deadline)
-        finally:
-            idle.put(worker)
+        return number, thread.worker.call(tasks[number], deadline)
 
-    threads = ThreadPoolExecutor(processes)
+    threads = ThreadPoolExecutor(processes, initializer=begin)
     try:
         for done in as_completed([threads.submit(run, number) for number in range(len(tasks))]):
             yield done.result()

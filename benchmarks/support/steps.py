@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from albert.model import AlbertConfig, Batch, pack
+from albert.model import AlbertConfig, Batch, encoder_operations, pack
 from albert.optim import adamw
 
 MASKED_SHARE = 0.15
@@ -20,13 +20,11 @@ def training_flops(config: AlbertConfig, lengths: Sequence[int], masked: int) ->
 
     The last layer's part behind its attention counts for masked and first tokens only: no more is needed.
     """
-    T, H, E = sum(lengths), config.hidden_size, config.embedding_size
-    after_attention = 2 * H * H + 4 * H * config.intermediate_size
-    layer = T * (6 * H * H + after_attention) + sum(4 * n * n * H for n in lengths)
-    spared = (T - masked - len(lengths)) * after_attention
+    H, E = config.hidden_size, config.embedding_size
+    encoder = sum(n * encoder_operations(config, n) for n in lengths)
+    spared = (sum(lengths) - masked - len(lengths)) * (2 * H * H + 4 * H * config.intermediate_size)
     head = masked * (2 * H * E + 2 * E * config.vocab_size)
-    projection = 0 if E == H else 2 * T * E * H
-    return 3 * (config.num_hidden_layers * layer - spared + head + projection)
+    return 3 * (encoder - spared + head)
 
 
 def random_batch(lengths: Sequence[int], vocabulary: int, device: str = "cpu") -> Batch:
