@@ -12,20 +12,18 @@ The labels are drawn from TRAIN with one seed. Rates are swept on dev, for the m
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
 import tempfile
-from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
 from albert.evaluation import Comparison
 from albert.finetuning import FineTuneSettings, fine_tune
 from albert.pretraining import read_trainer_state
-from benchmarks.support.results import write_result
+from benchmarks.support.results import command, write_result
 
 ABOVE_RANDOM = 0.03
+Task = tuple[str, Path, Path, Path]  # name, and files of train, dev and test
 
 
 def gate_of_loss(checkpoint: Path) -> tuple[str, bool, str]:
@@ -51,53 +49,34 @@ def gates_of_task(comparison: Comparison) -> list[tuple[str, bool, str]]:
     return rows
 
 
-def judge(options: argparse.Namespace, task: Sequence[str], folder: Path) -> Comparison:
-    """Fine-tune the checkpoint and the baselines with a number of labels."""
-    name, train, dev, test = task
-    header, *lines = Path(train).read_text(encoding="utf-8").splitlines(keepends=True)
-    drawn = folder / f"{name}.tsv"
-    drawn.write_text(
-        header + "".join(random.Random(0).sample(lines, min(options.labels, len(lines)))), "utf-8"
-    )
-    return fine_tune(
-        FineTuneSettings(
-            task=name,
-            train=drawn,
-            dev=Path(dev),
-            test=Path(test),
-            models=(options.checkpoint,),
-            seeds=tuple(options.seeds),
-            running={"max_seq_length": options.max_seq_length},
-        )
-    )
+def main(
+    checkpoint: Path, *, task: tuple[Task, ...] = (), labels: int = 1000, seeds: tuple[int, ...] = (0, 1, 2),
+    max_seq_length: int = 128,
+) -> int:  # fmt: skip
+    def judge(name: str, train: Path, dev: Path, test: Path) -> Comparison:
+        """Fine-tune the checkpoint and the baselines with a number of labels."""
+        header, *lines = train.read_text(encoding="utf-8").splitlines(keepends=True)
+        chosen = random.Random(0).sample(lines, min(labels, len(lines)))
+        drawn = Path(folder) / f"{name}.tsv"
+        drawn.write_text(header + "".join(chosen), "utf-8")
+        settings = FineTuneSettings(
+            task=name, train=drawn, dev=dev, test=test, models=(checkpoint,), seeds=seeds,
+            running={"max_seq_length": max_seq_length},
+        )  # fmt: skip
+        return fine_tune(settings)
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.base_gates", description=__doc__)
-    parser.add_argument("checkpoint", type=Path)
-    parser.add_argument(
-        "--task", nargs=4, action="append", metavar=("NAME", "TRAIN", "DEV", "TEST"), default=[]
-    )
-    parser.add_argument("--labels", type=int, default=1000, help="[%(default)s]")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="[%(default)s]")
-    parser.add_argument("--max-seq-length", type=int, default=128, help="[%(default)s]")
-    options = parser.parse_args(arguments)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        of_tasks = (gates_of_task(judge(options, task, Path(folder))) for task in options.task)
-        for found in chain([[gate_of_loss(options.checkpoint)]], of_tasks):
+        of_tasks = (gates_of_task(judge(*one)) for one in task)
+        for found in chain([[gate_of_loss(checkpoint)]], of_tasks):
             for gate, passed, what in found:
                 print(gate, "passed" if passed else "FAILED", what, sep="  ", flush=True)
             rows += found
     failed = sorted({gate for gate, passed, _ in rows if not passed})
     verdict = f"the base fails {', '.join(failed)}" if failed else "the base passes every gate"
-    write_result(
-        "base_gates",
-        verdict,
-        {"gates": rows, "labels": options.labels, "max_seq_length": options.max_seq_length},
-    )
+    write_result("base_gates", verdict, {"gates": rows, "labels": labels, "max_seq_length": max_seq_length})
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command(main)

@@ -9,29 +9,24 @@ the seconds to the end of the first step. Refuses to report if the losses differ
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import torch
 
 from albert.model import AlbertConfig, PretrainingModel
 from benchmarks.support.alternating import Work, alternate
-from benchmarks.support.results import write_result
+from benchmarks.support.results import command, write_result
 from benchmarks.support.steps import random_batch, training_step
 
 LENGTH = 128
 SAME_LOSS = 1e-3  # bf16 in another order changes a loss of 10 by this much
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_step", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=8, help="[%(default)s]")
-    parser.add_argument("--sequences", type=int, default=32, help="of 128 tokens [%(default)s]")
-    options = parser.parse_args()
+def main(*, rounds: int = 8, sequences: int = 32) -> None:
     torch.set_num_threads(1)
     torch.compiler.config.force_disable_caches = True  # else an earlier process hides the compile time
     config = AlbertConfig.preset("tiny", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    batch = random_batch([LENGTH] * options.sequences, config.vocab_size)
+    batch = random_batch([LENGTH] * sequences, config.vocab_size)
     works: dict[str, Work] = {}
     losses: dict[str, float] = {}
     first_seconds: dict[str, float] = {}
@@ -45,7 +40,7 @@ def main() -> None:
         works[way] = lambda step=step: float(step(batch).item() > 0)
     if abs(losses["compiled"] - losses["as it is"]) > SAME_LOSS:
         raise SystemExit(f"losses differ: {losses}: no result")
-    rates = alternate(works, options.rounds)
+    rates = alternate(works, rounds)
     times = rates["compiled"].times_by_processor(rates["as it is"])
     took, usual = first_seconds["compiled"], first_seconds["as it is"]
     verdict = (
@@ -54,9 +49,9 @@ def main() -> None:
         f"{'long runs' if times > 1 else 'no run, however long'}"
     )
     records = {way: rate.to_record() for way, rate in rates.items()}
-    details = {"torch": torch.__version__, "sequences": options.sequences, "losses": losses}
+    details = {"torch": torch.__version__, "sequences": sequences, "losses": losses}
     write_result("compile_step", verdict, {**details, "first_step_seconds": first_seconds, "rates": records})
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

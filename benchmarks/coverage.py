@@ -5,7 +5,6 @@ U = seeds, n = examples or groups. Run: python -m benchmarks.coverage [--runs 20
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
@@ -21,7 +20,7 @@ from albert.evaluation import (
     number_statistics,
     score,
 )
-from benchmarks.support.results import markdown, write_result
+from benchmarks.support.results import command, markdown, write_result
 
 Interval = tuple[float, float]  # how far its middle is from the truth, and half its width
 Draw = Callable[[np.random.Generator], Interval]
@@ -200,10 +199,7 @@ def others(runs: int) -> Iterator[tuple[str, Cells]]:
         yield name, by_value(held_out_change, runs, "D", (2, 5, 10, 50), deviation=deviation)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=2000, help="simulations of a cell")
-    runs = parser.parse_args().runs
+def main(*, runs: int = 2000) -> None:
     first, second = list(by_seeds(runs)), [(name, [*map(coverage, cells)]) for name, cells in others(runs)]
     second_table = [[name, ", ".join(f"{one:.1f}" for one in shares)] for name, shares in second]
     titles = ["seeds", "examples", "each seed's own part", *map(str, DEVIATIONS)]
@@ -212,4 +208,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -17,8 +17,8 @@ from typing import TypeVar
 import jieba
 import numpy as np
 
-from benchmarks.support.corpora import corpus_options, prepared, refresh_settings, source_names, write_corpus
-from benchmarks.support.results import met, write_result
+from benchmarks.support.corpora import prepared, refresh_settings, source_names, write_corpus
+from benchmarks.support.results import command, met, write_result
 from data.cleaning import CleaningRules, clean_and_count, clean_text, measure, sketch, split_sentences
 from data.instances import tokenize_documents
 from data.refresh import ProcessRunner, plan_refresh, refresh
@@ -81,17 +81,14 @@ def _warm(number: int) -> None:
     time.sleep(1.0)  # so that every process gets one
 
 
-def main() -> None:
-    options = corpus_options("data_prep", __doc__, characters=8_000_000).parse_args()
-    with prepared(options) as (folder, sentences, vocabulary):
-        source = folder / "raw"
-        characters = write_corpus(
-            source, sentences, options.characters, file_characters=options.characters // 16
-        )
-        few = read_texts(find_files(str(source))[:4])
+def main(*, source: tuple[str, ...] = (), tokenizer: str | None = None, characters: int = 8_000_000) -> None:
+    with prepared(source, tokenizer) as (folder, sentences, vocabulary):
+        raw = folder / "raw"
+        characters = write_corpus(raw, sentences, characters, file_characters=characters // 16)
+        few = read_texts(find_files(str(raw))[:4])
         _warm(0)
         ours, rivals = measure_words_and_ids(few, load_tokenizer(vocabulary))
-        seconds = {w: refresh_seconds(source, vocabulary, folder / f"workspace-{w}", w) for w in (1, 2)}
+        seconds = {w: refresh_seconds(raw, vocabulary, folder / f"workspace-{w}", w) for w in (1, 2)}
     speed, alone = characters / seconds[1], sum(map(len, few)) / rivals
     scaling = seconds[1] / seconds[2]
     verdict = (
@@ -101,7 +98,7 @@ def main() -> None:
         f"{SCALING_GOAL}: {met(scaling >= SCALING_GOAL)})"
     )
     result = {
-        "sources": source_names(options.source),
+        "sources": source_names(source),
         "characters": characters,
         "refresh_characters_per_second": {str(w): characters / taken for w, taken in seconds.items()},
         "rival_characters_per_second": alone,
@@ -112,4 +109,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

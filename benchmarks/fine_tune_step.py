@@ -10,11 +10,9 @@ of the dev split after the last epoch.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import truediv
 from pathlib import Path
@@ -35,7 +33,7 @@ from albert.finetuning import (
 from albert.finetuning.training import predict
 from albert.tasks import load_task
 from benchmarks.support.corpora import SAMPLES
-from benchmarks.support.results import met, write_result
+from benchmarks.support.results import command, met, write_result
 
 GOAL = 6.0
 RATE = 1e-4
@@ -120,21 +118,18 @@ def compare(outcomes: dict[str, list[Outcome]]) -> tuple[list[str], dict[str, ob
     return lines, {**record, "accuracies": accuracies}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fine_tune_step", description=__doc__)
-    parser.add_argument("--train", type=Path, default=SAMPLES / "tea_topics_train.tsv", help="[%(default)s]")
-    parser.add_argument("--dev", type=Path, default=SAMPLES / "tea_topics_dev.tsv", help="[%(default)s]")
-    parser.add_argument("--model", type=Path, default=SAMPLES / "tiny-zh", help="checkpoint [%(default)s]")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="[%(default)s]")
-    options = parser.parse_args(arguments)
+def main(
+    *, train: Path = SAMPLES / "tea_topics_train.tsv", dev: Path = SAMPLES / "tea_topics_dev.tsv",
+    model: Path = SAMPLES / "tiny-zh", seeds: tuple[int, ...] = (0, 1, 2),
+) -> None:  # fmt: skip
     settings = FineTuneSettings(
-        task=load_task("benchmark"), train=options.train, dev=options.dev, models=(options.model,),
-        seeds=tuple(options.seeds), epochs=1, learning_rate=RATE,
+        task=load_task("benchmark"), train=train, dev=dev, models=(model,),
+        seeds=seeds, epochs=1, learning_rate=RATE,
         optimizer=FineTuneOptimizer(max_restarts=0),
     )  # fmt: skip
     candidate = prepare(settings, read_task(settings), 0)
     outcomes: dict[str, list[Outcome]] = {"jixu": [], "fp32": [], "bf16": []}
-    for seed in options.seeds:
+    for seed in seeds:
         outcomes["jixu"].append(ours(candidate, seed))
         for dtype in ("fp32", "bf16"):
             outcomes[dtype].append(theirs(candidate, seed, dtype))
@@ -145,4 +140,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -2,12 +2,11 @@
 
 Each text is put between two sentences of other text. The second table is what other documents a share of a
 text's n-grams leaves, and what it finds of texts of 25 letters or more. Run:
-python -m benchmarks.guard_recall [TEXTS] [OTHERS]
+python -m benchmarks.guard_recall [TEXT_FILE] [OTHER_FILE]
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Callable, Iterator
 from itertools import groupby
@@ -17,7 +16,7 @@ from pathlib import Path
 import opencc
 
 from benchmarks.support.corpora import SAMPLES
-from benchmarks.support.results import markdown, write_result
+from benchmarks.support.results import command, markdown, write_result
 from data.cleaning import CleaningRules, clean_text, count_hits, make_guard, split_sentences
 from data.sources import read_documents, read_text_rows
 
@@ -91,19 +90,15 @@ def by_share(texts: list[str], documents: list[list[str]], guard_file: Path) -> 
         yield [f"{share}", f"{left:,} of {len(documents):,}", *shares_found]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("texts", nargs="?", type=Path, default=SAMPLES / "tea_topics_test.tsv")
-    parser.add_argument("others", nargs="?", type=Path, default=SAMPLES / "general.txt")
-    given = parser.parse_args()
-    texts = sorted({text for row in read_text_rows(str(given.texts)) for text in row if "\t" not in text})
-    documents = [
-        split_sentences(clean_text(getattr(d, "text", ""))) for d in read_documents(str(given.others))
-    ]
+def main(
+    text_file: Path = SAMPLES / "tea_topics_test.tsv", other_file: Path = SAMPLES / "general.txt"
+) -> None:
+    texts = sorted({text for row in read_text_rows(str(text_file)) for text in row if "\t" not in text})
+    documents = [split_sentences(clean_text(getattr(d, "text", ""))) for d in read_documents(str(other_file))]
     others = [sentence for document in documents for sentence in document][:20_000]
-    guard = make_guard((str(given.texts),), 13, CleaningRules())
+    guard = make_guard((str(text_file),), 13, CleaningRules())
     clean = [sentence for sentence in others if not count_hits(guard, [[sentence]])[0]]
-    rows = list(shares(texts, clean, given.texts))
+    rows = list(shares(texts, clean, text_file))
     false = 1 - len(clean) / len(others)
     of_length = [list(group) for _, group in groupby(rows, key=itemgetter(0))]
     table = markdown(
@@ -113,12 +108,12 @@ def main() -> None:
             for group in of_length
         ],
     )
-    titles, *of_shares = by_share(texts, documents, given.texts)
+    titles, *of_shares = by_share(texts, documents, text_file)
     held = f"Of other sentences {100 * false:.2f}% hold such a text."
-    result = {"texts": given.texts.name, "others": given.others.name, "sentences_dropped": false}
+    result = {"texts": text_file.name, "others": other_file.name, "sentences_dropped": false}
     tables = f"{table}\n\n{held}\n\n{markdown(titles, of_shares)}"
     write_result("guard_recall", tables, {**result, "rows": rows, "shares": of_shares})
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

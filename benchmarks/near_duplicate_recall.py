@@ -6,7 +6,6 @@ python -m benchmarks.near_duplicate_recall [TEXT] [--documents N]
 
 from __future__ import annotations
 
-import argparse
 import random
 from itertools import islice
 from pathlib import Path
@@ -15,7 +14,7 @@ import duckdb
 import numpy as np
 
 from benchmarks.support.corpora import SAMPLES
-from benchmarks.support.results import markdown, write_result
+from benchmarks.support.results import command, markdown, write_result
 from data.cleaning import clean_text, find_candidates, find_near_duplicates, letters_of, measure, sketch
 from data.sources import RawDocument, read_documents
 
@@ -45,19 +44,15 @@ def all_pairs(texts: list[str]) -> list[tuple[int, int, float]]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("text", nargs="?", type=Path, default=SAMPLES / "tea.jsonl")
-    parser.add_argument("--documents", type=int, default=1000)
-    given = parser.parse_args()
+def main(text: Path = SAMPLES / "tea.jsonl", *, documents: int = 1000) -> None:
     rng = random.Random(0)
-    read = (clean_text(d.text) for d in read_documents(str(given.text)) if isinstance(d, RawDocument))
-    originals = [text for text in islice(read, given.documents) if len(text) >= 100]
+    read = (clean_text(d.text) for d in read_documents(str(text)) if isinstance(d, RawDocument))
+    originals = [one for one in islice(read, documents) if len(one) >= 100]
     # with 3.5% of the characters edited, 84% of the n-grams are left: a similarity of about 0.72
-    texts = originals + [edited(text, rng.uniform(0, 0.035), rng) for text in originals]
+    texts = originals + [edited(one, rng.uniform(0, 0.035), rng) for one in originals]
     pairs, rows = all_pairs(texts), []
     with duckdb.connect() as db:
-        bands = sketch(measure([text.split("\n") for text in texts]).letters, NGRAM)
+        bands = sketch(measure([one.split("\n") for one in texts]).letters, NGRAM)
         db.execute("create table sketched (rank bigint, is_known bool, bands uinteger[])")
         db.executemany("insert into sketched values (?, false, ?)", list(enumerate(bands.tolist())))
         db.execute("create table texts (rank bigint, text varchar)")
@@ -71,10 +66,10 @@ def main() -> None:
                 if similarity >= threshold and earlier not in dropped:
                     dropped.add(later)
             rows.append((threshold, len(dropped), len(found & dropped), len(found - dropped)))
-    result = {"text": given.text.name, "documents": len(texts), "rows": rows}
+    result = {"text": text.name, "documents": len(texts), "rows": rows}
     table = markdown(["threshold", "all pairs", "found", "found alone"], rows)
     write_result("near_duplicate_recall", table, result)
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

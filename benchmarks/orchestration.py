@@ -25,8 +25,9 @@ from pathlib import Path
 import psutil
 from scipy.stats import ttest_1samp
 
-from benchmarks.support.corpora import corpus_options, prepared, write_corpus
-from benchmarks.support.results import write_result
+from benchmarks.support.corpora import prepared, write_corpus
+from benchmarks.support.results import command, write_result
+from data.errors import ConfigError
 from data.refresh import RefreshSettings, refresh
 from data.workers import end
 
@@ -84,20 +85,19 @@ def take_turns(given: Mapping[str, object], folder: Path, pairs: int) -> Rows:
     return rows
 
 
-def main() -> None:
-    parser = corpus_options("orchestration", __doc__, characters=300_000_000)
-    parser.add_argument("--pairs", type=int, default=8, help="of refreshes, 2 or more [%(default)s]")
-    parser.add_argument("--workers", type=int, default=2, help="[%(default)s]")
-    options = parser.parse_args()
-    if options.pairs < 2:
-        parser.error(f"--pairs {options.pairs}: an interval takes 2 or more")
-    with prepared(options) as (folder, sentences, vocabulary):
-        written = write_corpus(folder / "raw", sentences, options.characters)
-        source = (str(folder / "raw"),)
-        given = {"corpus": "c", "source": source, "tokenizer": str(vocabulary), "workers": options.workers}
+def main(
+    *, source: tuple[str, ...] = (), tokenizer: str | None = None, characters: int = 300_000_000,
+    pairs: int = 8, workers: int = 2,
+) -> None:  # fmt: skip
+    if pairs < 2:
+        raise ConfigError(f"--pairs {pairs}: an interval takes 2 or more")
+    with prepared(source, tokenizer) as (folder, sentences, vocabulary):
+        written = write_corpus(folder / "raw", sentences, characters)
+        raw = (str(folder / "raw"),)
+        given = {"corpus": "c", "source": raw, "tokenizer": str(vocabulary), "workers": workers}
         server = serve(folder)
         try:
-            rows = take_turns(given, folder, options.pairs)
+            rows = take_turns(given, folder, pairs)
         finally:
             end([server], 60, signal.SIGINT)
     report(rows, written)
@@ -132,4 +132,4 @@ def judge(low: float, _: float, high: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -12,13 +12,12 @@ Run: python -m benchmarks.quality_recall CORPORA
 
 from __future__ import annotations
 
-import argparse
 import csv
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.support.results import markdown, write_result
+from benchmarks.support.results import command, markdown, write_result
 from data.cleaning import (
     CharacterPairs,
     QualityRules,
@@ -101,10 +100,8 @@ def dropped_by(judged: list[Judged]) -> dict[str, list[int]]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("corpora", type=Path)
-    judged = judge(parser.parse_args().corpora)
+def main(corpora: Path) -> None:
+    judged = judge(corpora)
     parts = {
         "later": [one for one in judged if one.is_later],
         "not tuned on": [one for one in judged if one.is_held_out and not one.is_later],
@@ -128,4 +125,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -8,7 +8,6 @@ plans and commits.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import resource
@@ -21,8 +20,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.support.corpora import corpus_options, prepared, refresh_settings, source_names, write_corpus
-from benchmarks.support.results import met, write_result
+from benchmarks.support.corpora import prepared, refresh_settings, source_names, write_corpus
+from benchmarks.support.results import command, met, write_result
 from data.refresh import refresh
 
 EXPONENT_GOAL, MEMORY_GOAL = 1.05, 1024  # MiB
@@ -52,35 +51,27 @@ def exponent(rows: Sequence[dict[str, float]]) -> float:
     return statistics.linear_regression(sizes, seconds).slope
 
 
-def main() -> None:
-    parser = corpus_options("scale", __doc__, characters=10_000_000)
-    parser.add_argument("--workers", type=int, default=2, help="[%(default)s]")
-    parser.add_argument("--large", action="store_true", help="also 5 GB; takes about half an hour")
-    options = parser.parse_args()
-    sizes = {f"{n}x": n * options.characters for n in (1, 4, 16)}
-    if options.large:
-        sizes["large"] = LARGE_BYTES // 3
-    rows = measure_sizes(sizes, options)
-    slope = exponent([rows[name] for name in ("1x", "4x", "16x")])
-    names = source_names(options.source)
-    result = {"sources": names, "workers": options.workers, "sizes": rows, "exponent": slope}
-    write_result("scale", describe(rows, slope), result)
-
-
-def measure_sizes(sizes: dict[str, int], options: argparse.Namespace) -> dict[str, dict[str, float]]:
+def main(
+    *, source: tuple[str, ...] = (), tokenizer: str | None = None, characters: int = 10_000_000,
+    workers: int = 2, large: bool = False,
+) -> None:  # fmt: skip
+    """`large` takes about half an hour more."""
+    sizes = {f"{n}x": n * characters for n in (1, 4, 16)} | ({"large": LARGE_BYTES // 3} if large else {})
     rows: dict[str, dict[str, float]] = {}
-    with prepared(options) as (folder, sentences, vocabulary):
-        for name, characters in sizes.items():
-            source, workspace = folder / "raw", folder / "workspace"
-            written = write_corpus(source, sentences, characters)
+    with prepared(source, tokenizer) as (folder, sentences, vocabulary):
+        raw, workspace = folder / "raw", folder / "workspace"
+        for name, size in sizes.items():
+            written = write_corpus(raw, sentences, size)
             # in a new process, whose peaks are of this size alone
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                row = pool.submit(measure_size, source, vocabulary, workspace, options.workers).result()
+                row = pool.submit(measure_size, raw, vocabulary, workspace, workers).result()
             rows[name] = {"characters": written, "characters_per_second": written / row["seconds"], **row}
             print(name, json.dumps(rows[name]), file=sys.stderr)
-            shutil.rmtree(source)
+            shutil.rmtree(raw)
             shutil.rmtree(workspace)
-    return rows
+    slope = exponent([rows[name] for name in ("1x", "4x", "16x")])
+    result = {"sources": source_names(source), "workers": workers, "sizes": rows, "exponent": slope}
+    write_result("scale", describe(rows, slope), result)
 
 
 def describe(rows: dict[str, dict[str, float]], slope: float) -> str:
@@ -100,4 +91,4 @@ def describe(rows: dict[str, dict[str, float]], slope: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -10,11 +10,11 @@ both its attentions in fp32 and bf16, and the best counts.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from albert.batching import DataState, InstanceStream, Phase, TrainingData
 from albert.model import AlbertConfig, Batch, PretrainingModel
 from benchmarks.support.alternating import Rates, Work, alternate, keep_best
 from benchmarks.support.corpora import load_sentences, make_vocabulary
-from benchmarks.support.results import met, write_result
+from benchmarks.support.results import command, met, write_result
 from benchmarks.support.steps import random_batch, training_step
 from data.instances import (
     OBJECTIVES,
@@ -38,7 +38,8 @@ from data.refresh.build import segmenter
 from data.sources import document_id
 from data.tokenization import load_tokenizer
 
-GOALS = {"tiny": 10.0, "base": 5.0, "pairs": 20.0}
+Measured = Literal["tiny", "base", "pairs"]
+GOALS: dict[str, float] = {"tiny": 10.0, "base": 5.0, "pairs": 20.0}
 LENGTH = 128
 BATCH_TOKENS = 4096  # of pairs
 STEPS = 4  # of ours per turn on pairs, which are quick
@@ -155,29 +156,27 @@ def compare(name: str, rates: dict[str, Rates]) -> tuple[str, dict[str, object]]
     return line, {**record, "tokens_per_second": {who: rate.to_record() for who, rate in rates.items()}}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.train_step", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=GOALS, default=list(GOALS), help="[%(default)s]")
-    parser.add_argument("--rounds", type=int, default=5, help="[%(default)s]")
-    parser.add_argument("--sequences", type=int, default=32, help="to a batch of tiny and base [%(default)s]")
-    parser.add_argument("--pairs", type=Path, help="TSV with a header [made of the samples]")
-    options = parser.parse_args(arguments)
+def main(
+    *, only: tuple[Measured, ...] = get_args(Measured), rounds: int = 5, sequences: int = 32,
+    pairs: Path | None = None,
+) -> None:  # fmt: skip
+    """`sequences` are of a batch of tiny and base, `pairs` a TSV with a header."""
     rates: dict[str, dict[str, Rates]] = {}
     for name in ("tiny", "base"):
-        if name in options.only:
-            rates[name] = measure_model(name, options.sequences, options.rounds)
-    if "pairs" in options.only:
-        pairs = read_pairs(options.pairs)
+        if name in only:
+            rates[name] = measure_model(name, sequences, rounds)
+    if "pairs" in only:
+        texts = read_pairs(pairs)
         with tempfile.TemporaryDirectory() as temporary:
-            vocabulary = make_vocabulary([a + b for a, b in pairs], Path(temporary))
-            rates["pairs"] = measure_pairs(pairs, vocabulary, options.rounds)
+            vocabulary = make_vocabulary([a + b for a, b in texts], Path(temporary))
+            rates["pairs"] = measure_pairs(texts, vocabulary, rounds)
     compared = {name: compare(name, of_name) for name, of_name in rates.items()}
     verdict = "\n".join(line for line, _ in compared.values())
     results = {name: record for name, (_, record) in compared.items()}
     about = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     about |= {name: torch.cpu.get_capabilities().get(name) for name in ("amx_bf16", "avx512_bf16")}
-    write_result("train_step", verdict, {**about, "sequences": options.sequences, "results": results})
+    write_result("train_step", verdict, {**about, "sequences": sequences, "results": results})
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -6,13 +6,12 @@ Run: python -m benchmarks.whole_refreshes --tokenizer VOCAB [NAME=SOURCE ...]
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.support.corpora import SAMPLES
-from benchmarks.support.results import markdown, write_result
+from benchmarks.support.results import command, markdown, write_result
 from data.catalog import open_workspace
 from data.refresh import RefreshSettings, refresh
 
@@ -54,20 +53,16 @@ def measured(name: str, source: str, tokenizer: str, workspace: Path) -> Measure
     return Measured(name, read, made.documents, left_out, sentences, wrong, without_order, masked)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("texts", nargs="*", default=[f"tea={SAMPLES / 'tea.jsonl'}"], metavar="NAME=SOURCE")
-    parser.add_argument("--tokenizer", default="tiny-zh")
-    given = parser.parse_args()
+def main(*texts: str, tokenizer: str = "tiny-zh") -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for text in given.texts:
+        for text in texts or [f"tea={SAMPLES / 'tea.jsonl'}"]:
             name, _, source = text.partition("=")
-            rows.append(measured(name, source, given.tokenizer, Path(folder)))
+            rows.append(measured(name, source, tokenizer, Path(folder)))
     titles = [name.replace("_", " ") for name in Measured._fields]
     table = markdown(titles, [row.cells() for row in rows])
     write_result("whole_refreshes", table, {"rows": [row._asdict() for row in rows]})
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

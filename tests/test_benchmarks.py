@@ -1,5 +1,4 @@
 import json
-import sys
 import time
 
 import pytest
@@ -17,8 +16,8 @@ def test_steps_and_their_rivals_run_on_a_cpu(capsys, tmp_path, write, monkeypatc
     monkeypatch.setattr(results_file, "RESULTS", tmp_path)
     monkeypatch.setattr(train_step, "BATCH_TOKENS", 256)
     rows = [f"茶树{n}月怎么修剪\t茶树在{n}月要修剪吗\t1" for n in range(99)]
-    pairs = ["--pairs", str(write("pairs.tsv", "\n".join(["text_a\ttext_b\tlabel", *rows]) + "\n"))]
-    train_step.main(["--only", "tiny", "pairs", "--rounds", "1", "--sequences", "1", *pairs])
+    pairs = write("pairs.tsv", "\n".join(["text_a\ttext_b\tlabel", *rows]) + "\n")
+    train_step.main(only=("tiny", "pairs"), rounds=1, sequences=1, pairs=pairs)
     verdict = capsys.readouterr().out
     assert "tiny: " in verdict and "pairs: " in verdict
     results = json.loads((tmp_path / "train_step.json").read_text("utf-8"))["results"]
@@ -62,7 +61,7 @@ def test_times_are_of_the_same_round_and_a_goal_is_decided_by_the_interval_of_th
 def test_fine_tuning_and_trainer_run_on_the_same_examples(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(results_file, "RESULTS", tmp_path)
     splits = few_examples(tmp_path, 40, 40)
-    fine_tune_step.main(["--train", str(splits["train"]), "--dev", str(splits["dev"]), "--seeds", "0"])
+    fine_tune_step.main(train=splits["train"], dev=splits["dev"], seeds=(0,))
     verdict = capsys.readouterr().out
     assert "trained:" in verdict and "predicted:" in verdict
     result = json.loads((tmp_path / "fine_tune_step.json").read_text("utf-8"))
@@ -79,8 +78,7 @@ def test_what_a_refresh_makes_of_a_text_is_a_row_and_names_its_sources_without_t
     source.mkdir()
     (source / "tea.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())
     (source / "tea.docx").write_bytes(b"")
-    monkeypatch.setattr(sys, "argv", ["whole_refreshes", f"tea={source}"])
-    whole_refreshes.main()
+    whole_refreshes.main(f"tea={source}")
     (row,) = json.loads((tmp_path / "whole_refreshes.json").read_text("utf-8"))["rows"]
     assert row["read"] == row["kept"] + 1 > 100 and row["left_out"] == [["not_supported", 1]]
     assert row["sentences"] > 1000 and row["wrong"] == 0 and 0 < row["without_order"] < 0.15

@@ -6,7 +6,6 @@ neither exact, near nor boilerplate deduplication finds anything: all of it has 
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import tempfile
@@ -21,15 +20,6 @@ from data.tokenization import WordPieceTokenizer
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 FILE_CHARACTERS, DOCUMENT_CHARACTERS = 4_000_000, 1500
-
-
-def corpus_options(name: str, about: str | None, characters: int) -> argparse.ArgumentParser:
-    """A parser with the options of a benchmark that makes a corpus."""
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
-    parser.add_argument("--source", action="append", default=[], help="real text [the samples]")
-    parser.add_argument("--tokenizer", help="vocab.txt [every character]")
-    parser.add_argument("--characters", type=int, default=characters, help="of made-up text [%(default)s]")
-    return parser
 
 
 def refresh_settings(source: Path, vocabulary: Path, workspace: Path, workers: int = 1) -> RefreshSettings:
@@ -55,12 +45,12 @@ def load_sentences(sources: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def prepared(options: argparse.Namespace) -> Iterator[tuple[Path, list[str], Path]]:
+def prepared(source: Sequence[str], tokenizer: str | None) -> Iterator[tuple[Path, list[str], Path]]:
     """Give a folder, the sentences of the sources, and the vocabulary that was named or one made of them."""
-    sentences = load_sentences(options.source)
+    sentences = load_sentences(source)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        yield folder, sentences, Path(options.tokenizer or make_vocabulary(sentences, folder / "vocabulary"))
+        yield folder, sentences, Path(tokenizer or make_vocabulary(sentences, folder / "vocabulary"))
 
 
 def make_vocabulary(sentences: list[str], folder: Path) -> Path:

@@ -1,16 +1,31 @@
-"""Write a benchmark's result: a JSON file, and a verdict in one line."""
+"""A benchmark as a command, and its result: a JSON file, and a verdict in one line."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 # quick runs write elsewhere
 RESULTS = Path(os.environ.get("JIXU_BENCHMARK_RESULTS") or Path(__file__).parents[1] / "results")
+
+
+def command(main: Callable[..., object]) -> NoReturn:
+    """Run a benchmark's `main`, whose parameters are options of the command line, and exit."""
+    from cyclopts import Parameter  # a machine with a GPU has torch and triton alone
+
+    from data.terminal import make_app, run_app
+
+    module = sys.modules[main.__module__]
+    app = make_app(f"python -m {module.__spec__.name}", module.__doc__ or "")
+    app.default_parameter = Parameter.combine(app.default_parameter, Parameter(consume_multiple=True))
+    app.default(main)
+    sys.exit(run_app(app))
 
 
 def machine() -> dict[str, object]:
