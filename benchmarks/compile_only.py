@@ -12,7 +12,6 @@ machine's instructions, `loop` those of the longest loop. These are statements a
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -33,7 +32,8 @@ import triton
 
 import kernels
 from benchmarks.gpu.launches import SHARED_MEMORY, Compiled, KernelLaunch, compile_for, record
-from benchmarks.support.results import RESULTS
+from benchmarks.support.results import RESULTS, command
+from data.errors import ConfigError
 from kernels.embedding import Norm, Projection, Tables
 
 # loads of rows by index go straight to registers, and the products of these kernels are a small part of their
@@ -173,25 +173,21 @@ def line(row: Row) -> str:
     )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--fast", action="store_true", help="a few launches of each kernel")
-    parser.add_argument("--only", default="", metavar="WORD", help="kernels whose name has this word")
-    options = parser.parse_args(arguments)
+def main(*, fast: bool = False, only: str = "") -> int:
     print(f"triton {triton.__version__}, torch {torch.__version__}")
     titles = "warps stages  regs  spills  shared   mma cp.async  sass  loop"
     print(f"{'':7}{'kernel':24}  {'configuration':44}  {titles}")
     rows = []
-    for architectures, fast in (((90,), options.fast), ((80, 86, 100, 120), True)):
-        for row in compile_all(architectures, fast=fast, only=options.only):
+    for architectures, few in (((90,), fast), ((80, 86, 100, 120), True)):
+        for row in compile_all(architectures, fast=few, only=only):
             print(line(row), flush=True)
             rows.append(row)
     if not rows:
-        parser.error(f"no kernel has {options.only!r} in its name")
+        raise ConfigError(f"no kernel has {only!r} in its name")
     bad = [row for row in rows if row.problems]
     print(f"{len(rows)} launches compiled, {len(bad)} refused")
-    if not options.only:
-        name = f"compile_only-triton-{triton.__version__}{'-fast' if options.fast else ''}.json"
+    if not only:
+        name = f"compile_only-triton-{triton.__version__}{'-fast' if fast else ''}.json"
         launches = ",\n".join(json.dumps(asdict(row)) for row in rows)  # a line each: changes can be read
         content = f'{{"triton": "{triton.__version__}", "launches": [\n{launches}\n]}}\n'
         RESULTS.mkdir(parents=True, exist_ok=True)
@@ -200,4 +196,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command(main)

@@ -45,8 +45,8 @@ def met(is_met: bool) -> str:
 
 def markdown(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table in Markdown."""
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    head, *body = (f"| {' | '.join(map(str, line))} |" for line in (titles, *rows))
+    return "\n".join([head, "|" + "---|" * len(titles), *body])
 
 
 def write_result(name: str, verdict: str, result: Mapping[str, object]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 
-from benchmarks.support.results import RESULTS
+from benchmarks.support.results import RESULTS, markdown
 
 TEXT_GB = (1, 10, 100)
 WORKERS = (2, 16, 64)
@@ -38,20 +38,19 @@ def table() -> str:
         sum(runs["runs"]["plain"][0][name] for name in ("shards_bytes", "documents_bytes"))
         / runs["characters"]
     )
-    hours = " | ".join(f"hours, {workers} workers" for workers in WORKERS)
-    lines = [
-        f"| text | characters | {hours} | disk | instances | tokens |",
-        "|---" * (5 + len(WORKERS)) + "|",
-    ]
+    rows = []
     for size in TEXT_GB:
         characters = size * 10**9 / BYTES_A_CHARACTER
-        times = " | ".join(short(characters / (rate * workers) / 3600) for workers in WORKERS)
-        share = characters / largest["characters"]
-        lines.append(
-            f"| {size} GB | {short(characters / 1e9)}e9 | {times} | {short(disk * characters / 1e9)} GB | "
-            f"{short(share * largest['instances'] / 1e6)}e6 | {short(share * largest['tokens'] / 1e9)}e9 |"
+        hours = [short(characters / (rate * workers) / 3600) for workers in WORKERS]
+        instances, tokens = (characters / largest["characters"] * largest[x] for x in ("instances", "tokens"))
+        made = (
+            f"{short(disk * characters / 1e9)} GB",
+            f"{short(instances / 1e6)}e6",
+            f"{short(tokens / 1e9)}e9",
         )
-    return "\n".join(lines)
+        rows.append((f"{size} GB", f"{short(characters / 1e9)}e9", *hours, *made))
+    hours = [f"hours, {workers} workers" for workers in WORKERS]
+    return markdown(["text", "characters", *hours, "disk", "instances", "tokens"], rows)
 
 
 def training_table() -> str:
@@ -70,15 +69,15 @@ def training_table() -> str:
         f"- one pass: {short(tokens / BATCH_TOKENS / 1000)} thousand steps of {BATCH_TOKENS:,} tokens",
         f"- fine-tuning: one seed, {EPOCHS} epochs of {PAIRS:,} pairs of {PAIR_TOKENS} tokens",
         "",
-        "| machine | tokens a second | one pass, hours | a tenth of it | fine-tuning, minutes |",
-        "|---|---|---|---|---|",
     ]
+    rows = []
     for name, rate in rates.items():
         hours, minutes = tokens / rate / 3600, EPOCHS * PAIRS * PAIR_TOKENS / rate / 60
-        row = f"| {name} | {float(short(rate)):,.0f} | {short(hours)} | {short(hours / 10)} |"
         # on a GPU batches this small were not measured
-        lines.append(f"{row} {short(minutes) if rate == measured else '–'} |")
-    return "\n".join(lines)
+        tuning = short(minutes) if rate == measured else "–"
+        rows.append((name, f"{float(short(rate)):,.0f}", short(hours), short(hours / 10), tuning))
+    titles = ["machine", "tokens a second", "one pass, hours", "a tenth of it", "fine-tuning, minutes"]
+    return "\n".join([*lines, markdown(titles, rows)])
 
 
 def short(value: float) -> str:
