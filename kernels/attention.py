@@ -198,8 +198,9 @@ def _on_torch(
     schedule: Schedule,
 ) -> Tensor:  # fmt: skip
     if handwritten(qkv):
-        groups = None if isinstance(schedule, Tensor) else schedule
-        return attention_on_cpu(autocast(qkv), cu_seqlens, scale, dropout_p, seed, groups)
+        is_for_kernels = schedule is None or isinstance(schedule, Tensor)
+        groups = group_sequences(cu_seqlens, qkv) if is_for_kernels else schedule
+        return attention_on_cpu(autocast(qkv), groups, scale, dropout_p, seed)
     q, k, v = autocast(qkv).unbind(1)
     if _takes_flash(qkv, scale, dropout_p):
         from torch.nn.attention.varlen import varlen_attn

@@ -129,7 +129,7 @@ def _softmax_backward(gradient: Tensor, probabilities: Tensor) -> Tensor:
 
 
 class _Attention(torch.autograd.Function):
-    """Map qkv [T, 3, N, D] to [T, N, D]."""
+    """Compute `kernels.attention` of qkv [T, 3, N, D]; the groups come from `group_sequences`."""
 
     @staticmethod
     @torch.autocast("cpu", enabled=False)
@@ -189,14 +189,4 @@ class _Attention(torch.autograd.Function):
         return dqkv, None, None, None, None
 
 
-def attention_on_cpu(
-    qkv: Tensor,
-    cu_seqlens: Tensor,
-    scale: float,
-    dropout_p: float,
-    seed: Tensor | None,
-    groups: Groups | None,
-) -> Tensor:
-    """Compute `kernels.attention`; `groups` come from `group_sequences`."""
-    groups = group_sequences(cu_seqlens, qkv) if groups is None else groups
-    return _Attention.apply(qkv, groups, scale, dropout_p, seed)
+attention_on_cpu = _Attention.apply

@@ -37,6 +37,8 @@ def _activate(x: Tensor, with_slope: bool) -> tuple[Tensor, Tensor | None]:
 
 
 class _Gelu(torch.autograd.Function):
+    """Compute GELU's tanh approximation of x [R, F], in x's dtype."""
+
     @staticmethod
     @torch.autocast("cpu", enabled=False)
     def forward(ctx, x: Tensor) -> Tensor:
@@ -51,6 +53,4 @@ class _Gelu(torch.autograd.Function):
         return dy * slope
 
 
-def gelu_on_cpu(x: Tensor) -> Tensor:
-    """Compute GELU's tanh approximation of x [R, F], in x's dtype."""
-    return _Gelu.apply(x)
+gelu_on_cpu = _Gelu.apply

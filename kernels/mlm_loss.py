@@ -24,7 +24,7 @@ from kernels.dispatch import (
     triton,
     use_tensor_cores,
 )
-from kernels.mlm_loss_cpu import mlm_loss_on_cpu
+from kernels.mlm_loss_cpu import IGNORED, mlm_loss_on_cpu
 from kernels.mlm_loss_kernels import (
     mlm_loss_bwd_states_kernel,
     mlm_loss_bwd_table_kernel,
@@ -33,7 +33,6 @@ from kernels.mlm_loss_kernels import (
 )
 from kernels.tuning import MULTIPROCESSORS, loss_tiles
 
-IGNORED = -100  # label of a row that does not count, as in torch's cross_entropy
 # with wider states the product is compute-bound: cuBLAS in chunks of rows is then the better kernel
 MAX_FUSED_WIDTH = 128
 CHUNK = 1024
@@ -186,7 +185,7 @@ def mlm_loss(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tu
     """
     if not use_tensor_cores(states):
         if handwritten(states):
-            return mlm_loss_on_cpu(autocast(states), weight, bias, labels, IGNORED)
+            return mlm_loss_on_cpu(autocast(states), weight, bias, labels)
         return mlm_loss_reference(states, weight, bias, labels)
     states = autocast(states).contiguous()
     return _operator(states, weight.contiguous(), bias.contiguous(), labels.contiguous())[:2]

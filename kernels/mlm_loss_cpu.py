@@ -12,15 +12,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
+IGNORED = -100  # label of a row that does not count, as in torch's cross_entropy
 PIECE_NUMBERS = 1 << 19  # logits processed at once, 2 MiB in fp32
 PIECES = 16  # pieces per product, 16 MiB in bf16
 
 
-def _lose(logits: Tensor, labels: Tensor, ignored: int, work: Tensor) -> tuple[Tensor, Tensor]:
+def _lose(logits: Tensor, labels: Tensor, work: Tensor) -> tuple[Tensor, Tensor]:
     """Compute loss and prediction [n, 1] of logits [n, V], overwritten by their gradient; work [2, n, V]."""
     z = work[0].copy_(logits)
     largest, predicted = z.max(1, keepdim=True)
-    counted = labels != ignored
+    counted = labels != IGNORED
     label = labels.where(counted, 0)
     target = z.gather(1, label)
     probabilities = torch.softmax(z, 1, out=work[1])
@@ -33,13 +34,11 @@ def _lose(logits: Tensor, labels: Tensor, ignored: int, work: Tensor) -> tuple[T
 
 
 class _MlmLoss(torch.autograd.Function):
-    """Map states [n, E], weight [V, E], bias [V], labels [n] to a loss (fp32 or more) and prediction [n]."""
+    """Compute `kernels.mlm_loss` of states [n, E], weight [V, E], bias [V], labels [n], in fp32 or more."""
 
     @staticmethod
     @torch.autocast("cpu", enabled=False)
-    def forward(
-        ctx, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, ignored: int
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         n, V = states.shape[0], weight.shape[0]
         table, offset = weight.to(states.dtype), bias.to(states.dtype)
         loss = states.new_empty(n, 1, dtype=torch.promote_types(states.dtype, torch.float32))
@@ -52,9 +51,9 @@ class _MlmLoss(torch.autograd.Function):
             for first in range(part, min(part + rows * PIECES, n), rows):
                 at = slice(first, min(first + rows, n))
                 piece = products[-1][at.start - part : at.stop - part]
-                pair = _lose(piece, labels[at, None], ignored, work[:, : len(piece)])
+                pair = _lose(piece, labels[at, None], work[:, : len(piece)])
                 loss[at], predicted[at] = pair
-        ctx.save_for_backward(states, table, (labels != ignored)[:, None], *products)
+        ctx.save_for_backward(states, table, (labels != IGNORED)[:, None], *products)
         ctx.dtypes = weight.dtype, bias.dtype
         predicted = predicted.squeeze(1)
         ctx.mark_non_differentiable(predicted)
@@ -77,11 +76,7 @@ class _MlmLoss(torch.autograd.Function):
             dweight.addmm_(dlogits.t(), scaled[at])
             dbias.addmm_(by_row[at].t().to(table.dtype), dlogits)
             begin = at.stop
-        return dstates, dweight.to(ctx.dtypes[0]), dbias[0].to(ctx.dtypes[1]), None, None
+        return dstates, dweight.to(ctx.dtypes[0]), dbias[0].to(ctx.dtypes[1]), None
 
 
-def mlm_loss_on_cpu(
-    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, ignored: int
-) -> tuple[Tensor, Tensor]:
-    """Compute `kernels.mlm_loss`."""
-    return _MlmLoss.apply(states, weight, bias, labels, ignored)
+mlm_loss_on_cpu = _MlmLoss.apply
