@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -70,11 +70,8 @@ def pretrain(
             if process.is_first:
                 prepare_folder(settings)
             process.wait_for_all()
-            run = _Run(settings, start, process, on_checkpoint)
-            try:
+            with closing(_Run(settings, start, process, on_checkpoint)) as run:
                 return run.train(stopping, check)
-            finally:
-                run.close()
 
 
 @contextmanager
