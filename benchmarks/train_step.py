@@ -13,11 +13,13 @@ from __future__ import annotations
 import csv
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from albert.batching import DataState, InstanceStream, Phase, TrainingData
 from albert.model import AlbertConfig, Batch, PretrainingModel
@@ -45,11 +47,24 @@ BATCH_TOKENS = 4096  # of pairs
 STEPS = 4  # of ours per turn on pairs, which are quick
 
 
-def _several(step: Callable[[], object], amount: float, times: int) -> Work:
+def _several(step: Callable[..., object], batches: Iterator[Batch], times: int) -> Work:
     def run() -> float:
-        for _ in range(times):
-            step()
-        return amount * times
+        tokens = 0
+        for batch in islice(batches, times):
+            step(batch)
+            tokens += batch.tokens
+        return tokens
+
+    return run
+
+
+def _padded(step: Callable[..., object], batches: Iterator[dict[str, Tensor]], tokens: int = 0) -> Work:
+    """Of batches with this many tokens, or as many as their masks say."""
+
+    def run() -> float:
+        batch = next(batches)
+        step(**batch)
+        return tokens or float(batch["attention_mask"].sum())
 
     return run
 
@@ -60,11 +75,10 @@ def measure_model(name: str, sequences: int, rounds: int) -> dict[str, Rates]:
 
     config = AlbertConfig.preset(name, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     batch = random_batch([LENGTH] * sequences, config.vocab_size)
-    step, inputs = training_step(PretrainingModel(config)), padded(batch)
-    works = {"jixu": _several(lambda: step(batch), batch.tokens, 2)}
+    inputs = padded(batch)
+    works = {"jixu": _several(training_step(PretrainingModel(config)), repeat(batch), 2)}
     for way in WAYS:
-        theirs = their_step(config, way)
-        works[way] = _several(lambda run=theirs: run(**inputs), batch.tokens, 1)
+        works[way] = _padded(their_step(config, way), repeat(inputs), batch.tokens)
     return alternate(keep_best(works, "jixu"), rounds)
 
 
@@ -109,15 +123,6 @@ def training_batches(shard: Path) -> Iterator[Batch]:
     return (batch for step in steps for batch in step.batches)
 
 
-def _loaded(batches: Iterator[dict], step: Callable[..., object]) -> Work:
-    def run() -> float:
-        batch = next(batches)
-        step(**batch)
-        return float(batch["attention_mask"].sum())
-
-    return run
-
-
 def measure_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Path, rounds: int) -> dict[str, Rates]:
     """Measure real tokens per second with data loading."""
     from benchmarks.support.transformers_albert import WAYS, loader, their_step
@@ -126,20 +131,10 @@ def measure_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Path, rounds: in
     with tempfile.TemporaryDirectory() as temporary:
         shard = write_pairs(pairs, vocabulary, Path(temporary))
         batches = training_batches(shard)
-        step = training_step(PretrainingModel(config))
-
-        def ours() -> float:
-            tokens = 0
-            for _ in range(STEPS):
-                batch = next(batches)
-                step(batch)
-                tokens += batch.tokens
-            return tokens
-
-        works: dict[str, Work] = {"jixu": ours}
+        works = {"jixu": _several(training_step(PretrainingModel(config)), batches, STEPS)}
         batch_size = next(batches).sequences
         for way in WAYS:
-            works[way] = _loaded(loader(pairs, str(vocabulary), batch_size), their_step(config, way))
+            works[way] = _padded(their_step(config, way), loader(pairs, str(vocabulary), batch_size))
         return alternate(keep_best(works, "jixu"), rounds)
 
 

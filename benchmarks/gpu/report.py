@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from benchmarks.gpu.correctness import Claim
 from benchmarks.gpu.goals import goals_table, judge
 from benchmarks.gpu.timing import Ceilings, Result, gpu_state, table
 from benchmarks.gpu.workers import ENDED, Failure
+from benchmarks.support import results
 from kernels.dispatch import has_triton
 
 COMPILED_WITH = ("3.6", "3.7", "3.9")  # versions of Triton that `benchmarks.compile_only` was run with
@@ -23,7 +23,7 @@ COMPILED_WITH = ("3.6", "3.7", "3.9")  # versions of Triton that `benchmarks.com
 
 def machine() -> dict[str, object]:
     """Describe the machine."""
-    facts: dict[str, object] = {"torch": torch.__version__, "python": platform.python_version()}
+    facts = {**results.machine(), "torch": torch.__version__}
     if has_triton:
         import triton
 

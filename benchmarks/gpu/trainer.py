@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,8 +46,8 @@ def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) 
     with (
         tempfile.TemporaryDirectory() as folder,
         a_trainer(shards, Path(folder) / "models" / "run", init, batch_tokens, 1e-4) as trainer,
+        closing(Loader(trainer.data, trainer.state.data, trainer.prepare)) as loader,
     ):
-        loader = Loader(trainer.data, trainer.state.data, trainer.prepare)
         records: list[StepRecord] = []
         problems: list[str | None] = []
 
@@ -62,17 +62,14 @@ def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) 
                     if time.perf_counter() > until:
                         return
 
-        try:
-            steps(0.2 if scale.is_small else WARM_UP_SECONDS)
-            began, waited, tokens = time.perf_counter(), loader.waited, trainer.state.tokens
-            first, graphs = trainer.state.step, captured(trainer)
-            steps(0.2 if scale.is_small else SECONDS)
-            seconds, count = time.perf_counter() - began, trainer.state.step - first
-            tokens, waited = trainer.state.tokens - tokens, loader.waited - waited
-            graphs = captured(trainer) - graphs
-            busy = None if scale.is_small else _busy(lambda: steps(60, PROFILED))
-        finally:
-            loader.close()
+        steps(0.2 if scale.is_small else WARM_UP_SECONDS)
+        began, waited, tokens = time.perf_counter(), loader.waited, trainer.state.tokens
+        first, graphs = trainer.state.step, captured(trainer)
+        steps(0.2 if scale.is_small else SECONDS)
+        seconds, count = time.perf_counter() - began, trainer.state.step - first
+        tokens, waited = trainer.state.tokens - tokens, loader.waited - waited
+        graphs = captured(trainer) - graphs
+        busy = None if scale.is_small else _busy(lambda: steps(60, PROFILED))
     losses = [one.mlm_loss / one.mlm_count for record in records for one in record.corpora.values()]
     return {
         "model": init,
