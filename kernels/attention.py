@@ -25,8 +25,6 @@ from kernels.dispatch import (
     KernelError,
     autocast,
     compute_dtype,
-    differentiable,
-    direct,
     handwritten,
     on_device,
     operator,
@@ -123,7 +121,17 @@ def _outputs(qkv: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return out, torch.empty(N, T, dtype=torch.float32, device=qkv.device)
 
 
-@operator("jixu::attention", _outputs)
+def _save(ctx, inputs, output):
+    qkv, cu_seqlens, schedule, seed, *ctx.settings = inputs
+    ctx.save_for_backward(qkv, *output, cu_seqlens, schedule, seed)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _gradients(ctx, dout, _lse):
+    return _backward(dout, *ctx.saved_tensors, *ctx.settings), *(None,) * 6
+
+
+@operator("jixu::attention", _outputs, _save, _gradients)
 def _forward(
     qkv: Tensor, cu_seqlens: Tensor, schedule: Tensor, seed: Tensor | None, max_seqlen: int, scale: float,
     dropout_p: float,
@@ -167,19 +175,6 @@ def _backward(
             dq, dk, dv, delta, *arguments, **constants, **blocks, WHOLE=whole is not None
         )
     return dqkv
-
-
-def _save(ctx, inputs, output):
-    qkv, cu_seqlens, schedule, seed, *ctx.settings = inputs
-    ctx.save_for_backward(qkv, *output, cu_seqlens, schedule, seed)
-    ctx.mark_non_differentiable(output[1])
-
-
-def _gradients(ctx, dout, _lse):
-    return direct(_backward, dout)(dout, *ctx.saved_tensors, *ctx.settings), *(None,) * 6
-
-
-_operator = differentiable(_forward, _save, _gradients)
 
 
 def _on_kernels(x: Tensor, head_dim: int) -> bool:
@@ -237,7 +232,7 @@ def attention(
         schedule = attention_schedule(qkv, cu_seqlens, max_seqlen, D)
     qkv = autocast(qkv)
     qkv = qkv if qkv.stride(3) == 1 else qkv.contiguous()
-    return _operator(qkv, cu_seqlens.contiguous(), schedule, seed, max_seqlen, scale, dropout_p)[0]
+    return _forward(qkv, cu_seqlens.contiguous(), schedule, seed, max_seqlen, scale, dropout_p)[0]
 
 
 def attention_schedule(x: Tensor, cu_seqlens: Tensor, max_seqlen: int, head_dim: int) -> Schedule:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.dispatch import differentiable, direct, handwritten, on_device, operator, tl, triton, use_triton
+from kernels.dispatch import handwritten, on_device, operator, tl, triton, use_triton
 from kernels.gelu_cpu import gelu_on_cpu
 from kernels.linear import linear_and_residual
 
@@ -95,7 +95,16 @@ def _blocks(width: int) -> tuple[int, int]:
     return 2048 // columns, columns
 
 
-@operator("jixu::bias_gelu", lambda x, *_: torch.empty_like(x))
+def _save(ctx, inputs, output):
+    x, bias, ctx.activation = inputs
+    ctx.save_for_backward(x, bias)
+
+
+def _gradients(ctx, dy):
+    return *_backward(dy, *ctx.saved_tensors, ctx.activation), None
+
+
+@operator("jixu::bias_gelu", lambda x, *_: torch.empty_like(x), _save, _gradients)
 def _forward(x: Tensor, bias: Tensor, activation: str) -> Tensor:
     R, width = x.shape
     y = torch.empty_like(x)
@@ -123,23 +132,11 @@ def _backward(dy: Tensor, x: Tensor, bias: Tensor, activation: str) -> tuple[Ten
     return dx, dbias.sum(0).to(bias.dtype)
 
 
-def _save(ctx, inputs, output):
-    x, bias, ctx.activation = inputs
-    ctx.save_for_backward(x, bias)
-
-
-def _gradients(ctx, dy):
-    return *direct(_backward, dy)(dy, *ctx.saved_tensors, ctx.activation), None
-
-
-_operator = differentiable(_forward, _save, _gradients)
-
-
 def bias_gelu(x: Tensor, bias: Tensor, activation: str) -> Tensor:
     """Apply the activation to x + bias. x [R, F]; bias [F]. Returns [R, F] in x's dtype."""
     if not use_triton(x):
         return bias_gelu_reference(x, bias, activation)
-    return _operator(x.contiguous(), bias.contiguous(), activation)
+    return _forward(x.contiguous(), bias.contiguous(), activation)
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> tuple[Tensor, Tensor]:

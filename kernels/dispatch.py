@@ -15,7 +15,6 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.library import CustomOpDef
 
 Choice = Literal["triton", "torch", "auto"]
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # the kernels take these
@@ -117,50 +116,47 @@ def _is_traced(x: Tensor) -> bool:
     return torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter)
 
 
-def direct(operator: CustomOpDef, x: Tensor) -> Callable[..., Any]:
-    """The operator, or its function where nothing is traced, which costs the host less."""
-    return operator if _is_traced(x) else operator._init_fn
-
-
 def operator(
-    name: str, fake: Callable[..., Any] | None = None
-) -> Callable[[Callable[..., Any]], CustomOpDef]:
-    """Make a function an operator of torch's that changes no input.
+    name: str, fake: Callable[..., Any] | None = None, save: Callable[..., None] | None = None,
+    gradients: Callable[..., Any] | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
+    """Make a function that changes no input an operator of torch's, and call it as one where it is traced.
 
-    `fake` returns tensors like its outputs: by default itself, where it runs torch's operators alone.
+    Elsewhere it calls the function or an autograd.Function, which costs the host less. `fake` returns tensors
+    like its outputs: by default itself, where it runs torch's operators alone. `save` and `gradients` are
+    those of `torch.library.register_autograd`, if there is a backward pass.
     """
 
-    def define(function: Callable[..., Any]) -> CustomOpDef:
-        defined = torch.library.custom_op(name, function, mutates_args=())
-        defined.register_fake(fake or function)
-        return defined
+    def define(function: Callable[..., Any]) -> Callable[..., Any]:
+        traced = torch.library.custom_op(name, function, mutates_args=())
+        traced.register_fake(fake or function)
+        direct = function
+        if save is not None and gradients is not None:
+            traced.register_autograd(gradients, setup_context=save)
+            direct = _differentiable(function, save, gradients)
+
+        def call(x: Tensor, *others: object) -> Any:
+            return traced(x, *others) if _is_traced(x) else direct(x, *others)
+
+        return call
 
     return define
 
 
-def differentiable(
-    operator: CustomOpDef, save: Callable[..., None], gradients: Callable[..., Any]
+def _differentiable(
+    function: Callable[..., Any], save: Callable[..., None], gradients: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Give an operator its backward pass, as an autograd.Function where nothing is traced.
-
-    `save` and `gradients` are those of `torch.library.register_autograd`.
-    """
-    operator.register_autograd(gradients, setup_context=save)
-
     class Direct(torch.autograd.Function):
         backward = staticmethod(once_differentiable(gradients))  # type: ignore[assignment]  # its signature
 
         @staticmethod
         def forward(ctx, *inputs):  # with a `setup_context` torch would bind a signature at every call
-            output = operator._init_fn(*inputs)
+            output = function(*inputs)
             ctx.set_materialize_grads(False)  # of outputs that have none: nothing reads the zeros
             save(ctx, inputs, output)
             return output
 
-    def call(x: Tensor, *others: object) -> Any:
-        return operator(x, *others) if _is_traced(x) else Direct.apply(x, *others)
-
-    return call
+    return Direct.apply
 
 
 # makes the GPU of a tensor the current one, where Triton launches; does nothing for a CPU

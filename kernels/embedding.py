@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, layer_norm, linear
 
-from kernels.dispatch import compute_dtype, differentiable, direct, on_device, operator, triton, use_triton
+from kernels.dispatch import compute_dtype, on_device, operator, triton, use_triton
 from kernels.embedding_kernels import (
     embed_norm_bwd_kernel,
     embed_norm_fwd_kernel,
@@ -141,7 +141,19 @@ def _outputs(input_ids, type_ids, position_ids, word, _type, _position, weight, 
     return word.new_empty(T, width.shape[0], dtype=rest[-1]), mean, rstd
 
 
-@operator("jixu::embed", _outputs)
+def _save(ctx, inputs, output):
+    *tensors, eps, bright, dtype = inputs
+    ctx.settings = eps, bright, dtype
+    ctx.save_for_backward(*output[1:], *tensors)
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _gradients(ctx, dy, _mean, _rstd):
+    gradients = _backward(dy, *ctx.saved_tensors, *ctx.settings)
+    return None, None, None, *gradients, *(None,) * (10 - len(gradients))
+
+
+@operator("jixu::embed", _outputs, _save, _gradients)
 def _forward(
     input_ids: Tensor, type_ids: Tensor, position_ids: Tensor, word: Tensor, token_type: Tensor,
     position: Tensor, norm_weight: Tensor, norm_bias: Tensor, projection: Tensor | None,
@@ -188,21 +200,6 @@ def _backward(
     return [g.to(w.dtype) for g, w in zip(gradients, weights, strict=False) if w is not None]
 
 
-def _save(ctx, inputs, output):
-    *tensors, eps, bright, dtype = inputs
-    ctx.settings = eps, bright, dtype
-    ctx.save_for_backward(*output[1:], *tensors)
-    ctx.mark_non_differentiable(*output[1:])
-
-
-def _gradients(ctx, dy, _mean, _rstd):
-    gradients = direct(_backward, dy)(dy, *ctx.saved_tensors, *ctx.settings)
-    return None, None, None, *gradients, *(None,) * (10 - len(gradients))
-
-
-_operator = differentiable(_forward, _save, _gradients)
-
-
 def embed(
     input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor,
     tables: Tables, norm: Norm, projection: Projection | None, layout: Literal["google", "bright"] = "google",
@@ -215,4 +212,4 @@ def embed(
         return embed_reference(input_ids, token_type_ids, position_ids, tables, norm, projection, layout)
     tensors = (input_ids, token_type_ids, position_ids, *tables, norm.weight, norm.bias)
     dense = [x if x is None else x.contiguous() for x in (*tensors, *(projection or (None, None)))]
-    return _operator(*dense, norm.eps, layout == "bright", compute_dtype(tables.word))[0]
+    return _forward(*dense, norm.eps, layout == "bright", compute_dtype(tables.word))[0]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import LayerNorm
 from torch.nn.functional import layer_norm
 
-from kernels.dispatch import Constants, differentiable, direct, on_device, operator, tl, triton, use_triton
+from kernels.dispatch import Constants, on_device, operator, tl, triton, use_triton
 from kernels.dropout import draw_seed, dropout, dropout_constants, keep, row_keys
 from kernels.linear import linear
 from kernels.tuning import MULTIPROCESSORS, row_tile
@@ -144,7 +144,23 @@ def _outputs(x: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(x), mean, rstd
 
 
-@operator("jixu::add_layer_norm", _outputs)
+def _save(ctx, inputs, output):
+    x, x_bias, residual, weight, bias, _eps, ctx.dropout_p, *drawn = inputs
+    ctx.save_for_backward(x, x_bias, residual, weight, *output[1:], *drawn)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.bias_dtype = bias.dtype
+
+
+def _gradients(ctx, dy, _mean, _rstd):
+    tensors = ctx.saved_tensors
+    x, x_bias, _residual, weight, *_ = tensors
+    ds, dx, sums = _backward(dy, *tensors, ctx.dropout_p)
+    dx = dx if ctx.dropout_p else ds.to(x.dtype)
+    dx_bias = None if x_bias is None else sums[2].to(x_bias.dtype)
+    return dx, dx_bias, ds, sums[0].to(weight.dtype), sums[1].to(ctx.bias_dtype), *(None,) * 4
+
+
+@operator("jixu::add_layer_norm", _outputs, _save, _gradients)
 def _forward(
     x: Tensor, x_bias: Tensor | None, residual: Tensor, weight: Tensor, bias: Tensor, eps: float,
     dropout_p: float = 0.0, seed: Tensor | None = None, rows: Tensor | None = None,
@@ -189,25 +205,6 @@ def _backward(
     return ds, dx, sums.sum(1)
 
 
-def _save(ctx, inputs, output):
-    x, x_bias, residual, weight, bias, _eps, ctx.dropout_p, *drawn = inputs
-    ctx.save_for_backward(x, x_bias, residual, weight, *output[1:], *drawn)
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.bias_dtype = bias.dtype
-
-
-def _gradients(ctx, dy, _mean, _rstd):
-    tensors = ctx.saved_tensors
-    x, x_bias, _residual, weight, *_ = tensors
-    ds, dx, sums = direct(_backward, dy)(dy, *tensors, ctx.dropout_p)
-    dx = dx if ctx.dropout_p else ds.to(x.dtype)
-    dx_bias = None if x_bias is None else sums[2].to(x_bias.dtype)
-    return dx, dx_bias, ds, sums[0].to(weight.dtype), sums[1].to(ctx.bias_dtype), *(None,) * 4
-
-
-_operator = differentiable(_forward, _save, _gradients)
-
-
 def add_layer_norm(
     x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-12,
     *, dropout_p: float = 0.0, seed: Tensor | None = None, rows: Tensor | None = None,
@@ -223,7 +220,7 @@ def add_layer_norm(
         return add_layer_norm_reference(x, residual, weight, bias, eps, dropout_p, seed, rows)
     drawn = (seed, rows) if dropout_p else (None, None)
     tensors = (y if y is None else y.contiguous() for y in (x, x_bias, residual, weight, bias))
-    return _operator(*tensors, eps, dropout_p, *drawn)[0]
+    return _forward(*tensors, eps, dropout_p, *drawn)[0]
 
 
 def linear_add_layer_norm(

@@ -16,8 +16,6 @@ from torch.nn.functional import cross_entropy, linear
 from kernels.dispatch import (
     Constants,
     autocast,
-    differentiable,
-    direct,
     handwritten,
     on_device,
     operator,
@@ -107,7 +105,16 @@ def _parts(rows: int, V: int, block: int) -> tuple[int, int]:
     return parts, triton.cdiv(blocks, parts) * block
 
 
-@operator("jixu::mlm_loss", _outputs)
+def _save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs, output[2])
+    ctx.mark_non_differentiable(output[1], output[2])
+
+
+def _gradients(ctx, dloss, _predicted, _lse):
+    return *_backward(dloss, *ctx.saved_tensors), None
+
+
+@operator("jixu::mlm_loss", _outputs, _save, _gradients)
 def _forward(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     (n, E), V = states.shape, weight.shape[0]
     weight = weight.to(states.dtype)
@@ -161,18 +168,6 @@ def _backward(
     return partial.sum(0).to(states.dtype), dweight.to(weight.dtype), dbias.to(bias.dtype)
 
 
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs, output[2])
-    ctx.mark_non_differentiable(output[1], output[2])
-
-
-def _gradients(ctx, dloss, _predicted, _lse):
-    return *direct(_backward, dloss)(dloss, *ctx.saved_tensors), None
-
-
-_operator = differentiable(_forward, _save, _gradients)
-
-
 def mlm_loss(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the loss and the prediction of every masked position.
 
@@ -188,4 +183,4 @@ def mlm_loss(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tu
             return mlm_loss_on_cpu(autocast(states), weight, bias, labels)
         return mlm_loss_reference(states, weight, bias, labels)
     states = autocast(states).contiguous()
-    return _operator(states, weight.contiguous(), bias.contiguous(), labels.contiguous())[:2]
+    return _forward(states, weight.contiguous(), bias.contiguous(), labels.contiguous())[:2]
