@@ -6,6 +6,7 @@ S = sequences, L = longest of a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import product
 
 import torch
@@ -18,18 +19,12 @@ from benchmarks.support.steps import training_step
 WAYS = [" ".join(way) for way in product(("sdpa", "eager"), ("fp32", "bf16"))]  # bf16 by autocast
 
 
-# settings that transformers' config has under the same name
-SHARED = (
-    "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-    "intermediate_size", "hidden_act", "max_position_embeddings", "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-)  # fmt: skip
-
-
 def their_config(config: AlbertConfig, attention: str = "sdpa") -> transformers.AlbertConfig:
-    """Return transformers' config of the same model."""
-    shape = {name: getattr(config, name) for name in SHARED}
-    return transformers.AlbertConfig(**shape, classifier_dropout_prob=0.0, attn_implementation=attention)
+    """Return transformers' config of the same model, whose settings have the same names."""
+    theirs = transformers.AlbertConfig(attn_implementation=attention, classifier_dropout_prob=0.0)
+    for name in asdict(config).keys() & theirs.to_dict().keys() - {"classifier_dropout_prob"}:
+        setattr(theirs, name, getattr(config, name))
+    return theirs
 
 
 def padded(batch: Batch) -> dict[str, Tensor]:
