@@ -86,15 +86,14 @@ def bucket_of(max_seqlen: int) -> int:
 
 
 def _by_bucket(
-    tiles: dict[int, tuple[int, int, int]],
     entries: dict[tuple[int, int, bool], tuple[Launch, Launch, Launch, Launch | None]],
 ) -> dict[tuple[int, int, bool], AttentionTiles]:
-    """Give every bucket of a padded head dim the entry of its tile, with and without dropout."""
+    """Give every bucket of a padded head dim the entry of its tile: 64 in the first, else the largest."""
+    largest = {width: tile for width, tile, _ in sorted(entries)}
     return {
         (width, bucket, dropout): AttentionTiles(tile, *entries[width, tile, dropout])
-        for width, of_buckets in tiles.items()
-        for bucket, tile in enumerate(of_buckets)
-        for dropout in (False, True)
+        for bucket, width, dropout in product(range(len(LENGTHS) + 1), largest, (False, True))
+        for tile in [largest[width] if bucket else 64]
     }
 
 
@@ -104,7 +103,6 @@ L = Launch
 # fits the 99 KiB of shared memory of sm_86, sm_89 and sm_120 too
 _SM_80 = Table(
     _by_bucket(
-        {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 64, 64)},
         {
             (32, 64, False): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
             (32, 64, True): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(32, 4, 2)),
@@ -123,7 +121,6 @@ _SM_80 = Table(
 # for 227 KiB of shared memory: Hopper, and Blackwell of data centres
 _SM_90 = Table(
     _by_bucket(
-        {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 128, 128)},
         {
             (32, 64, False): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
             (32, 64, True): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),

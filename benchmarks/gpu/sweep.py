@@ -9,7 +9,7 @@ it is faster by more than a fiftieth.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor
 
 import kernels
 from benchmarks.gpu.scale import Scale, lengths_of, offsets
-from benchmarks.gpu.timing import tiles_used, time_rounds
+from benchmarks.gpu.timing import passes, tiles_used, time_rounds
 from benchmarks.gpu.workers import Failure, Worker, run_tasks
 from kernels import tuning
 from kernels.tuning import AttentionTiles, Launch, LossTiles, Table
@@ -64,11 +64,9 @@ def _attention_trials(built_in: Table, width: int, longest: int, dropout: bool) 
     whole = ("whole",) if longest <= entry.tile else ()
     separate = () if whole and entry.whole else ("queries", "keys")
     halves = [replace(launch, rows=64) for launch in LAUNCHES if entry.tile > 64 and launch.num_warps == 4]
-    for part, changed in _variants(entry, ("forward", *separate, *whole), LAUNCHES):
+    tried = [*product(("forward", *separate, *whole), LAUNCHES), *product(("forward", *separate), halves)]
+    for part, changed in _variants(entry, tried):
         yield Trial((width, longest, dropout), part, Table({key: changed}))
-    for part, changed in _variants(entry, ("forward", *separate), halves):
-        if part:
-            yield Trial((width, longest, dropout), part, Table({key: changed}))
     if not dropout:
         yield Trial((width, longest, dropout), "flash", Table({key: replace(entry, flash=True)}))
 
@@ -76,14 +74,14 @@ def _attention_trials(built_in: Table, width: int, longest: int, dropout: bool) 
 def _loss_trials(built_in: Table) -> Iterator[Trial]:
     launches = [replace(launch, rows=rows) for launch, rows in product(LAUNCHES, (64, 128))]
     assert built_in.loss is not None
-    for part, changed in _variants(built_in.loss, ("forward", "states", "table"), launches):
+    for part, changed in _variants(built_in.loss, product(("forward", "states", "table"), launches)):
         yield Trial((128, 0, False), part, Table(loss=changed))
 
 
-def _variants(entry: Entry, parts: Sequence[str], launches: Sequence[Launch]) -> Iterator[tuple[str, Entry]]:
+def _variants(entry: Entry, tried: Iterable[tuple[str, Launch]]) -> Iterator[tuple[str, Entry]]:
     """Yield an entry of a table, and what it becomes with another launch of one part."""
     yield "", entry
-    for part, launch in product(parts, launches):
+    for part, launch in tried:
         if launch != getattr(entry, part):
             yield part, replace(entry, **{part: launch})
 
@@ -92,8 +90,7 @@ def _passes(scale: Scale, shape: tuple[int, int, bool]) -> Callable[[], list[Ten
     """Both passes of a trial's operator: a function of nothing, which returns output and gradients."""
     width, longest, dropout = shape
     torch.manual_seed(0)
-    like = {"device": scale.device, "dtype": scale.dtype}
-    inputs: list[Tensor]
+    like: dict[str, Any] = {"device": scale.device, "dtype": scale.dtype, "requires_grad": True}
     if longest:
         lengths = lengths_of("mixed", min(longest, scale.tokens // 2), scale.tokens)
         cu_seqlens, most = offsets(lengths, scale.device), max(lengths)
@@ -114,15 +111,7 @@ def _passes(scale: Scale, shape: tuple[int, int, bool]) -> Callable[[], list[Ten
         def forward() -> Tensor:
             return kernels.mlm_loss(*inputs, labels)[0]
 
-    for x in inputs:
-        x.requires_grad_()
-    dy = torch.randn_like(forward())
-
-    def run() -> list[Tensor]:
-        y = forward()
-        return [y, *torch.autograd.grad(y, inputs, dy)]
-
-    return run
+    return passes(forward, inputs)
 
 
 def check_trial(scale: Scale, trial: Trial, built_in: Table) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
 
 from benchmarks.gpu.workers import LATE, reason
 from kernels import tuning
@@ -240,15 +241,15 @@ def measure_ceilings(device: str = "cuda", side: int = 8192, size: int = 2**32) 
     return Ceilings(2 * side**3 / product * 1e3, 2 * size / copy * 1e3)
 
 
-def passes(forward: Callable[[], torch.Tensor], inputs: list[torch.Tensor]) -> Run:
-    """Make a run of both passes."""
-    gradient: list[torch.Tensor] = []
+def passes(forward: Callable[[], Tensor], inputs: list[Tensor]) -> Callable[[], list[Tensor]]:
+    """Make a run of both passes, which returns output and gradients."""
+    gradient: list[Tensor] = []
 
-    def run() -> None:
+    def run() -> list[Tensor]:
         out = forward()
         if not gradient:
             gradient.append(torch.randn_like(out))
-        torch.autograd.grad(out, inputs, gradient[0])
+        return [out, *torch.autograd.grad(out, inputs, gradient[0])]
 
     return run
 
