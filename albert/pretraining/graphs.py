@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -31,13 +30,6 @@ HEADROOM = 1.15  # on the largest numbers of both so far
 TOLERANCE = 1e-3  # of a graph's gradients and figures, relative to the norm of the eager ones
 
 
-@dataclass(frozen=True)
-class _Graph:
-    buffer: Tensor  # of the batch
-    figures: Tensor
-    replay: Callable[[], object]
-
-
 class StepGraphs:
     """The graphs of a model's passes; on a CPU these run one by one, on the same padded batches."""
 
@@ -50,7 +42,8 @@ class StepGraphs:
         self._tokens, self._longest = tokens, longest
         self.seen = list(seen)  # shapes of each bucket's first batches, and of those too large for its graph
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-        self._graphs: dict[Shape, _Graph | None] = {}  # None until there is a batch of the shape
+        # the passes of a flat batch, after a seed, to its figures; None until there is a batch of the shape
+        self._graphs: dict[Shape, Callable[[Tensor, Callable[[], None]], Tensor] | None] = {}
         self._norm = torch.zeros((), device=device)  # of the gradients, as the update's graph writes it
         # by whether a step has order labels, which decides what is updated
         self._updates: dict[bool, Callable[[], object]] = {}
@@ -81,14 +74,11 @@ class StepGraphs:
         """
         if self.is_off or shape not in self._graphs:
             return False
-        graph = self._graphs[shape]
-        if graph is None:
+        passes = self._graphs[shape]
+        if passes is None:
             row += self._capture_passes(shape, buffer.clone(), torch.zeros_like(row), seed)
-            return True
-        graph.buffer.copy_(buffer)
-        seed()
-        graph.replay()
-        row += graph.figures
+        else:
+            row += passes(buffer, seed)
         return True
 
     def update(
@@ -144,7 +134,14 @@ class StepGraphs:
         eager = partial(_on_side_stream, passes, self._device)
         replay = self._capture_checked(passes, eager, [*gradients, figures], _difference, seed)
         if replay is not None:
-            self._graphs[shape] = _Graph(static, figures, replay)
+
+            def replayed(buffer: Tensor, seed: Callable[[], None]) -> Tensor:
+                static.copy_(buffer)
+                seed()
+                replay()
+                return figures
+
+            self._graphs[shape] = replayed
         return figures
 
     def _capture_checked(
