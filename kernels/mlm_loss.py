@@ -29,7 +29,7 @@ from kernels.mlm_loss_kernels import (
     mlm_loss_combine_kernel,
     mlm_loss_fwd_kernel,
 )
-from kernels.tuning import MULTIPROCESSORS, loss_tiles
+from kernels.tuning import MULTIPROCESSORS, Launch, loss_tiles
 
 # with wider states the product is compute-bound: cuBLAS in chunks of rows is then the better kernel
 MAX_FUSED_WIDTH = 128
@@ -86,8 +86,10 @@ def backward_in_chunks(
     return dstates, dweight, dbias
 
 
-def _constants(states: Tensor) -> Constants:
-    return {"E": states.shape[1], "BLOCK_E": max(16, triton.next_power_of_2(states.shape[1]))}
+def _constants(states: Tensor, launch: Launch) -> Constants:
+    E = states.shape[1]
+    widths = {"E": E, "BLOCK_E": max(16, triton.next_power_of_2(E))}
+    return {**widths, "ROWS": launch.rows, "BLOCK": launch.block, **launch.options}
 
 
 @lru_cache(4096)
@@ -129,9 +131,8 @@ def _forward(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tu
         best = torch.empty(parts, n, dtype=torch.int32, device=states.device)
         with on_device(states):
             mlm_loss_fwd_kernel[(tiles, parts)](
-                highest, total, best, states, weight, bias, n, V, part_size,
-                **_constants(states), ROWS=launch.rows, BLOCK=launch.block, **launch.options,
-            )  # fmt: skip
+                highest, total, best, states, weight, bias, n, V, part_size, **_constants(states, launch)
+            )
             mlm_loss_combine_kernel[(triton.cdiv(n, 16),)](
                 loss, predicted, lse, highest, total, best, states, weight, bias, labels, n, V,
                 parts, E=E, BLOCK_E=triton.next_power_of_2(E), ROWS=16, num_warps=4,
@@ -158,13 +159,11 @@ def _backward(
     with on_device(states):
         if n:
             mlm_loss_bwd_states_kernel[(rows, parts)](
-                partial, *arguments, part_size, **_constants(states),
-                ROWS=tiles.states.rows, BLOCK=tiles.states.block, **tiles.states.options,
-            )  # fmt: skip
+                partial, *arguments, part_size, **_constants(states, tiles.states)
+            )
         mlm_loss_bwd_table_kernel[(triton.cdiv(V, tiles.table.rows),)](
-            dweight, dbias, *arguments, **_constants(states),
-            ROWS=tiles.table.rows, BLOCK=tiles.table.block, **tiles.table.options,
-        )  # fmt: skip
+            dweight, dbias, *arguments, **_constants(states, tiles.table)
+        )
     return partial.sum(0).to(states.dtype), dweight.to(weight.dtype), dbias.to(bias.dtype)
 
 
