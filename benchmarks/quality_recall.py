@@ -87,15 +87,11 @@ def judge(corpora: Path) -> list[Judged]:
 
 def dropped_by(judged: list[Judged]) -> dict[str, list[int]]:
     """By optional rule: good documents that it drops, junk, and junk that the default filters keep."""
-    rules = {f"languages: {', '.join(kept)}": [d.language not in kept for d in judged] for kept in LANGUAGES}
-    rules |= {f"max_perplexity: {bound:,}": [d.perplexity > bound for d in judged] for bound in BOUNDS}
-    dropped = {name: [d for d, hit in zip(judged, hits, strict=True) if hit] for name, hits in rules.items()}
+    dropped = {f"languages: {', '.join(k)}": [d for d in judged if d.language not in k] for k in LANGUAGES}
+    dropped |= {f"max_perplexity: {bound:,}": [d for d in judged if d.perplexity > bound] for bound in BOUNDS}
+    junk = {name: [d for d in hit if not d.is_good] for name, hit in dropped.items()}
     return {
-        name: [
-            sum(d.is_good for d in hit),
-            sum(not d.is_good for d in hit),
-            sum(not d.is_good and d.is_kept for d in hit),
-        ]
+        name: [len(hit) - len(junk[name]), len(junk[name]), sum(d.is_kept for d in junk[name])]
         for name, hit in dropped.items()
     }
 

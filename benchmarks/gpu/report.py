@@ -45,11 +45,6 @@ def machine() -> dict[str, object]:
     return facts
 
 
-def _written(value: object) -> str:
-    """Of a file its name alone: where it lay on that machine helps nobody."""
-    return value.name if isinstance(value, Path) else str(value)
-
-
 @dataclass
 class Report:
     """All results of a command, in the files NAME.jsonl and NAME.md of a folder."""
@@ -77,7 +72,9 @@ class Report:
 
     def note(self, kind: str, record: dict[str, Any]) -> None:
         """Write a line at once: a command that is cut off loses nothing."""
-        line = json.dumps({"kind": kind, "seconds": self.seconds, **record}, default=_written)
+        # of a file its name alone: where it lay on that machine helps nobody
+        record = {"kind": kind, "seconds": self.seconds, **record}
+        line = json.dumps(record, default=lambda x: x.name if isinstance(x, Path) else str(x))
         with (self.folder / f"{self.name}.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
             file.flush()
