@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -71,11 +70,9 @@ def serve(folder: Path) -> psutil.Popen:
 def take_turns(given: Mapping[str, object], folder: Path, pairs: int) -> Rows:
     """Measure pairs of refreshes, after one pair that does not count; returns the rows of each kind."""
     rows: Rows = {"plain": [], "flow": []}
-    with ExitStack() as stack:
-        pools = {
-            kind: stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
-            for kind in rows
-        }
+    new = get_context("spawn")
+    with ProcessPoolExecutor(1, new) as plain, ProcessPoolExecutor(1, new) as flow:
+        pools = {"plain": plain, "flow": flow}
         for number in range(pairs + 1):
             for kind in sorted(rows, reverse=number % 2 == 0):  # take turns at going first
                 row = pools[kind].submit(measure, kind, given, folder / f"workspace-{kind}").result()
