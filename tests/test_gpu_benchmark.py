@@ -203,11 +203,14 @@ def test_attention_counts_two_products_forward_and_five_backward():
 
 
 def test_the_table_gives_rate_share_idle_time_and_ratio_and_why_a_rival_is_absent():
-    timings = {"jixu": Timing(1.0, 1, 1, 2**20, host=0.5, busy=0.75), "rival": Timing(2.0, 2, 2)}
+    timings = {
+        "jixu": Timing(1.0, 1, 1, 2**20, host=0.5, busy=0.75),
+        "rival": Timing(2.0, 2, 2, rounds=(1.9, 2.1)),
+    }
     result = Result("case", timings, {"other": "not installed"}, flops=1e12, bytes=1e9, wrong=["embed"])
     text = table([result], Ceilings(flops=2e15, bytes=4e12))
     assert "| case (WRONG: embed) | jixu | 1.000 | 0.50 | 25% | 1000.0 | 1000 | 50% | 1 |  |" in text
-    assert "| rival | 2.000 |  |  | 500.0 | 500 | 25% |  | 2.00x |" in text
+    assert "| rival | 2.000 (1.900 to 2.100) |  |  | 500.0 | 500 | 25% |  | 2.00x |" in text
     assert "| other | not installed |" in text
 
 

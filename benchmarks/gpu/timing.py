@@ -257,7 +257,7 @@ def passes(forward: Callable[[], Tensor], inputs: list[Tensor]) -> Callable[[], 
 def table(results: list[Result], ceilings: Ceilings | None) -> str:
     """Write a Markdown row for every runner: its rate, its share of the ceilings, its ratio to jixu's.
 
-    The share of a training step, of which only FLOPs are counted, is its MFU.
+    Beside the time are those of its rounds. Of a training step only FLOPs are counted: the share is its MFU.
     """
     lines = [
         "| case | who | ms | host ms | idle | TFLOP/s | GB/s | of the roofline | peak MiB | jixu is |",
@@ -272,11 +272,12 @@ def table(results: list[Result], ceilings: Ceilings | None) -> str:
             share = f"{floor / timing.milliseconds * 1e3:.0%}" if floor else ""
             ratio = f"{timing.milliseconds / ours.milliseconds:.2f}x" if ours and name != "jixu" else ""
             tokens = f" ({result.tokens / timing.milliseconds * 1e3:,.0f} tokens/s)" if result.tokens else ""
+            of_rounds = f" ({min(timing.rounds):.3f} to {max(timing.rounds):.3f})" if timing.rounds else ""
             host = "" if timing.host is None else f"{timing.host:.2f}"
             idle = "" if timing.idle is None else f"{timing.idle:.0%}"
             peak = f"{timing.peak_bytes / 2**20:.0f}" if timing.peak_bytes else ""  # a graph's is its own
             lines.append(
-                f"| {case} | {name}{tokens} | {timing.milliseconds:.3f} | {host} | {idle} "
+                f"| {case} | {name}{tokens} | {timing.milliseconds:.3f}{of_rounds} | {host} | {idle} "
                 f"| {rates[0] / 1e12:.1f} | {rates[1] / 1e9:.0f} | {share} "
                 f"| {peak} | {ratio} |"
             )
