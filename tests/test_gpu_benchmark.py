@@ -203,10 +203,8 @@ def test_attention_counts_two_products_forward_and_five_backward():
 
 
 def test_the_table_gives_rate_share_idle_time_and_ratio_and_why_a_rival_is_absent():
-    timings = {
-        "jixu": Timing(1.0, 1, 1, 2**20, host=0.5, busy=0.75),
-        "rival": Timing(2.0, 2, 2, rounds=(1.9, 2.1)),
-    }
+    rival = Timing(2.0, 2, 2, rounds=(1.9, 2.1))
+    timings = {"jixu": Timing(1.0, 1, 1, 2**20, host=0.5, busy=0.75), "rival": rival}
     result = Result("case", timings, {"other": "not installed"}, flops=1e12, bytes=1e9, wrong=["embed"])
     text = table([result], Ceilings(flops=2e15, bytes=4e12))
     assert "| case (WRONG: embed) | jixu | 1.000 | 0.50 | 25% | 1000.0 | 1000 | 50% | 1 |  |" in text
@@ -316,22 +314,14 @@ def test_a_step_is_timed_often_and_its_host_while_the_gpu_is_awake(monkeypatch):
     assert len(steps) >= 2 * timing.LEAST_RUNS >= 20
 
 
-def test_the_driver_the_clocks_and_the_power_are_those_of_nvidia_smi_where_there_is_one(
-    tmp_path, monkeypatch
-):
+def test_nvidia_smi_tells_the_driver_the_clocks_and_the_power_where_there_is_one(tmp_path, monkeypatch):
     monkeypatch.setattr(timing, "torch", Mock())
     monkeypatch.setenv("PATH", str(tmp_path))
     assert timing.gpu_state() == {}
-    (tmp_path / "nvidia-smi").write_text(
-        "#!/bin/sh\necho '580.1, 700.00 W, 90.5 W, 1980 MHz, 345 MHz, 2619 MHz'"
-    )
+    told = "580.1, 700.00 W, 90.5 W, 1980 MHz, 345 MHz, 2619 MHz"
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '{told}'")
     (tmp_path / "nvidia-smi").chmod(0o755)
-    state = timing.gpu_state()
-    assert (state["driver_version"], state["power.limit"], state["clocks.sm"]) == (
-        "580.1",
-        "700.00 W",
-        "345 MHz",
-    )
+    assert timing.gpu_state() == dict(zip(timing.STATE, told.split(", "), strict=True))
 
 
 def test_goals_are_met_missed_or_not_measured_for_a_reason():
