@@ -321,9 +321,8 @@ class Statistics:
         before = parquet([root / old.index_path]) if old else f"{after} where false"
         return self.sql(
             f"""
-            with new as (select * from {after}), old as (select * from {before}),
-            kept as (select * from new where dropped_reason is null),
-            had as (select * from old where dropped_reason is null),
+            with new as (from {after}), kept as (from new where dropped_reason is null),
+            had as (from (from {before}) where dropped_reason is null),
             reasons as (
                 select doc_id, min(dropped_reason) as reason from new
                 where dropped_reason <> 'duplicate' group by doc_id)

@@ -11,7 +11,7 @@ SHAPE = Shape(tokens=40, sequences=7, masked=6, longest=16, is_ordered=True)
 
 
 def make(*, is_ordered: bool = True) -> Batch:
-    batch = pack([list(range(5, 15)), [7, 8, 9]])
+    batch = pack(map(range, (5, 7), (15, 10)))
     masked = {"masked_index": torch.tensor([1, 9, 11]), "masked_labels": torch.tensor([6, 29, 0])}
     return replace(batch, **masked, sop_labels=torch.tensor([0, 1]) if is_ordered else None)
 
