@@ -39,8 +39,10 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, str | dict) or is_dataclass(value) else value
 
 
-def _without_paths(value: object) -> object:
-    """Let a path stand where its text is meant, also in a list."""
+def _without_paths(value: Any) -> Any:
+    """Let a path stand where its text is meant, also in a list or a group."""
+    if isinstance(value, dict):
+        return dict(zip(value, map(_without_paths, value.values()), strict=True))
     if isinstance(value, list | tuple):
         return [*map(_without_paths, value)]
     return str(value) if isinstance(value, Path) else value
@@ -64,7 +66,7 @@ def options(cls: type[T]) -> type[T]:
 
     def __init__(self: object, /, **values: object) -> None:
         try:
-            validate(self, **{name: _without_paths(one) for name, one in values.items()})
+            validate(self, **_without_paths(values))
         except ValidationError as error:
             raise ConfigError(faults(error, made)) from None
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from data.cleaning import CleaningRules, DuplicateRules, GuardRules, QualityRules
 from data.cores import cores
@@ -88,7 +88,7 @@ class RefreshSettings:
     """Name of the corpus (语料名)."""
     source: Annotated[tuple[str | SourceSpec, ...], Listed] = ()
     """Raw text: files, folders, globs or URLs (原始文本)."""
-    workspace: Path = Field(default_factory=local_folder)
+    workspace: Annotated[Path, BeforeValidator(local_folder)] = Field(default_factory=local_folder)
     """Folder for everything made (工作区)."""
     tokenizer: str | None = None
     """vocab.txt, spiece.model, folder, or name in the workspace (词表); by default the corpus's own, or the

@@ -9,6 +9,7 @@ from datasets.distributed import split_dataset_by_node
 from data.catalog import collect_garbage, open_workspace
 from data.cleaning import DuplicateRules
 from data.errors import InputError
+from data.refresh import RefreshSettings
 from data.tokenization import WordPieceTokenizer
 from data.tokenization.wordpiece import SPECIAL_TOKENS
 from data.workspace import local_folder
@@ -52,6 +53,7 @@ def test_a_workspace_is_found_by_its_url_and_from_other_folders(statistics, tmp_
             assert len(list(opened.texts("tea"))) == len(opened.changed_documents("tea"))
             assert str(root) in repr(opened)
         monkeypatch.chdir(root.parent)
+        assert RefreshSettings(corpus="tea", workspace=place).workspace.resolve() == root
 
 
 def test_samples_lengths_unknown_tokens_and_masked_words_are_those_of_the_instances(statistics):
