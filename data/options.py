@@ -122,9 +122,8 @@ def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, c
         places = [one.rpartition(".") for one in names_of(cls)]
         names = [known for place, _, known in places if place == group]
         near = difflib.get_close_matches(wrong, names, 1)
-        return f"unknown {name}" + (
-            f"; did you mean {near[0]}?" if near else f", known are {', '.join(names)}"
-        )
+        hint = f"; did you mean {near[0]}?" if near else f", known are {', '.join(names)}"
+        return f"unknown {name}{hint}"
     if kind == "missing" or value is None:
         return f"{name} is missing"
     if message.startswith("Value error, "):
