@@ -48,6 +48,7 @@ def pretrain(
 ) -> PretrainResult:
     """Train until `settings.steps`, resuming from the run's newest whole checkpoint if there is one.
 
+    Only one call at a time may train a run: the flow holds a lock meanwhile, and nothing here does.
     Under torchrun this is one of several processes; the first one writes. In it, `on_checkpoint` is called
     with the state, the folder and the run's status, before the first step and after each checkpoint, and
     `check` after each step: it may raise.
