@@ -53,6 +53,13 @@ def main(
     checkpoint: Path, *, task: tuple[Task, ...] = (), labels: int = 1000, seeds: tuple[int, ...] = (0, 1, 2),
     max_seq_length: int = 128,
 ) -> int:  # fmt: skip
+    """Run the benchmark.
+
+    Args:
+        task: Name, and files of train, dev and test.
+        labels: Examples drawn from train.
+    """
+
     def judge(name: str, train: Path, dev: Path, test: Path) -> Comparison:
         """Fine-tune the checkpoint and the baselines with a number of labels."""
         header, *lines = train.read_text(encoding="utf-8").splitlines(keepends=True)

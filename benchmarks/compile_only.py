@@ -174,6 +174,12 @@ def line(row: Row) -> str:
 
 
 def main(*, fast: bool = False, only: str = "") -> int:
+    """Run the benchmark.
+
+    Args:
+        fast: A few launches of each kernel.
+        only: Kernels whose name has this word.
+    """
     print(f"triton {triton.__version__}, torch {torch.__version__}")
     titles = "warps stages  regs  spills  shared   mma cp.async  sass  loop"
     print(f"{'':7}{'kernel':24}  {'configuration':44}  {titles}")

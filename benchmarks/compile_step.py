@@ -23,6 +23,11 @@ SAME_LOSS = 1e-3  # bf16 in another order changes a loss of 10 by this much
 
 
 def main(*, rounds: int = 8, sequences: int = 32) -> None:
+    """Run the benchmark.
+
+    Args:
+        sequences: Of 128 tokens, in a batch.
+    """
     torch.set_num_threads(1)
     torch.compiler.config.force_disable_caches = True  # else an earlier process hides the compile time
     config = AlbertConfig.preset("tiny", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)

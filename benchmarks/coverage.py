@@ -200,6 +200,11 @@ def others(runs: int) -> Iterator[tuple[str, Cells]]:
 
 
 def main(*, runs: int = 2000) -> None:
+    """Run the benchmark.
+
+    Args:
+        runs: Simulations of a cell.
+    """
     first, second = list(by_seeds(runs)), [(name, [*map(coverage, cells)]) for name, cells in others(runs)]
     second_table = [[name, ", ".join(f"{one:.1f}" for one in shares)] for name, shares in second]
     titles = ["seeds", "examples", "each seed's own part", *map(str, DEVIATIONS)]

@@ -17,7 +17,15 @@ from typing import TypeVar
 import jieba
 import numpy as np
 
-from benchmarks.support.corpora import prepared, refresh_settings, source_names, write_corpus
+from benchmarks.support.corpora import (
+    Characters,
+    Source,
+    Vocabulary,
+    prepared,
+    refresh_settings,
+    source_names,
+    write_corpus,
+)
 from benchmarks.support.results import command, met, write_result
 from data.cleaning import CleaningRules, clean_and_count, clean_text, measure, sketch, split_sentences
 from data.instances import tokenize_documents
@@ -81,7 +89,7 @@ def _warm(number: int) -> None:
     time.sleep(1.0)  # so that every process gets one
 
 
-def main(*, source: tuple[str, ...] = (), tokenizer: str | None = None, characters: int = 8_000_000) -> None:
+def main(*, source: Source = (), tokenizer: Vocabulary = None, characters: Characters = 8_000_000) -> None:
     with prepared(source, tokenizer) as (folder, sentences, vocabulary):
         raw = folder / "raw"
         characters = write_corpus(raw, sentences, characters, file_characters=characters // 16)

@@ -122,6 +122,11 @@ def main(
     *, train: Path = SAMPLES / "tea_topics_train.tsv", dev: Path = SAMPLES / "tea_topics_dev.tsv",
     model: Path = SAMPLES / "tiny-zh", seeds: tuple[int, ...] = (0, 1, 2),
 ) -> None:  # fmt: skip
+    """Run the benchmark.
+
+    Args:
+        model: Checkpoint.
+    """
     settings = FineTuneSettings(
         task=load_task("benchmark"), train=train, dev=dev, models=(model,),
         seeds=seeds, epochs=1, learning_rate=RATE,

@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 from scipy.stats import ttest_1samp
 
-from benchmarks.support.corpora import prepared, write_corpus
+from benchmarks.support.corpora import Characters, Source, Vocabulary, prepared, write_corpus
 from benchmarks.support.results import command, write_result
 from data.errors import ConfigError
 from data.refresh import RefreshSettings, refresh
@@ -83,9 +83,14 @@ def take_turns(given: Mapping[str, object], folder: Path, pairs: int) -> Rows:
 
 
 def main(
-    *, source: tuple[str, ...] = (), tokenizer: str | None = None, characters: int = 300_000_000,
+    *, source: Source = (), tokenizer: Vocabulary = None, characters: Characters = 300_000_000,
     pairs: int = 8, workers: int = 2,
 ) -> None:  # fmt: skip
+    """Run the benchmark.
+
+    Args:
+        pairs: Of refreshes, 2 or more.
+    """
     if pairs < 2:
         raise ConfigError(f"--pairs {pairs}: an interval takes 2 or more")
     with prepared(source, tokenizer) as (folder, sentences, vocabulary):

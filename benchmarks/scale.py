@@ -20,7 +20,15 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.support.corpora import prepared, refresh_settings, source_names, write_corpus
+from benchmarks.support.corpora import (
+    Characters,
+    Source,
+    Vocabulary,
+    prepared,
+    refresh_settings,
+    source_names,
+    write_corpus,
+)
 from benchmarks.support.results import command, met, write_result
 from data.refresh import refresh
 
@@ -52,10 +60,14 @@ def exponent(rows: Sequence[dict[str, float]]) -> float:
 
 
 def main(
-    *, source: tuple[str, ...] = (), tokenizer: str | None = None, characters: int = 10_000_000,
+    *, source: Source = (), tokenizer: Vocabulary = None, characters: Characters = 10_000_000,
     workers: int = 2, large: bool = False,
 ) -> None:  # fmt: skip
-    """`large` takes about half an hour more."""
+    """Run the benchmark.
+
+    Args:
+        large: Also 5 GB; takes about half an hour more.
+    """
     sizes = {f"{n}x": n * characters for n in (1, 4, 16)} | ({"large": LARGE_BYTES // 3} if large else {})
     rows: dict[str, dict[str, float]] = {}
     with prepared(source, tokenizer) as (folder, sentences, vocabulary):

@@ -155,7 +155,12 @@ def main(
     *, only: tuple[Measured, ...] = get_args(Measured), rounds: int = 5, sequences: int = 32,
     pairs: Path | None = None,
 ) -> None:  # fmt: skip
-    """`sequences` are of a batch of tiny and base, `pairs` a TSV with a header."""
+    """Run the benchmark.
+
+    Args:
+        sequences: To a batch of tiny and base.
+        pairs: TSV with a header; by default made of the samples.
+    """
     rates: dict[str, dict[str, Rates]] = {}
     for name in ("tiny", "base"):
         if name in only:

@@ -12,6 +12,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from data.refresh import RefreshSettings, read_sentences
 from data.sources import find_files
@@ -20,6 +23,10 @@ from data.tokenization import WordPieceTokenizer
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 FILE_CHARACTERS, DOCUMENT_CHARACTERS = 4_000_000, 1500
+# options of the benchmarks that make a corpus
+Source = Annotated[tuple[str, ...], Parameter(help="Real text; by default the samples.")]
+Vocabulary = Annotated[str | None, Parameter(help="vocab.txt; by default every character.")]
+Characters = Annotated[int, Parameter(help="Of made-up text.")]
 
 
 def refresh_settings(source: Path, vocabulary: Path, workspace: Path, workers: int = 1) -> RefreshSettings:
