@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 
 from data import catalog, locks, publication, refresh, segmentation, sources
@@ -100,7 +101,8 @@ def words(
             copy = stack.enter_context(publication.working_copy(workspace, read_only=True))
             texts = stack.enter_context(catalog.open_workspace(copy.root)).texts(corpus)
         else:
-            texts = refresh.read_sentences([uri for name in source for uri in sources.find_files(name)])
+            files = [uri for name in source for uri in sources.find_files(name)]
+            texts = chain.from_iterable(map(refresh.read_sentences, files))
         new = segmentation.discover_words(
             texts,
             segmenter=segmentation.Segmenter(dictionary),

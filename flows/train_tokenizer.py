@@ -46,7 +46,7 @@ def iterate_sentences(
     """Cleaned sentences of raw files or of a corpus's current version; `move` gets the share read."""
     if isinstance(sources, list):
         for number, path in enumerate(sources, 1):
-            yield from read_sentences([path])
+            yield from read_sentences(path)
             move(number / len(sources))
         return
     with open_workspace(workspace) as statistics:

@@ -24,7 +24,7 @@ from albert.checkpoints.names import (
 from albert.checkpoints.source import Source, find_source, missing_config, names_checkpoint
 from albert.checkpoints.weights import read_tensors
 from albert.model import PRESETS, AlbertConfig, Layout, PretrainingModel
-from data.errors import ConfigError, InputError
+from data.errors import InputError
 from data.files import read_json
 from data.tokenization import Tokenizer, load_tokenizer
 
@@ -257,15 +257,14 @@ def load_pretrained(path: Path | str) -> tuple[PretrainingModel, Tokenizer]:
 def new_model(init: str, vocab_size: int, *, seed: int) -> tuple[PretrainingModel, LoadReport | None]:
     """Make a model to start from: a checkpoint's, or that of a preset's name; `seed` draws what is random.
 
-    Raises ConfigError or InputError if `init` is neither.
+    Raises InputError if `init` is neither, ConfigError if `vocab_size` is no size.
     """
     torch.manual_seed(seed)
     if names_checkpoint(init):
         return load_model(init)
-    try:
+    if init in PRESETS:
         return PretrainingModel(AlbertConfig.preset(init, vocab_size=vocab_size)), None
-    except ConfigError:
-        names = ("tiny-zh", *PRESETS)
-        near = difflib.get_close_matches(init, names, 1)
-        hint = f"did you mean {near[0]}?" if near else f"names are {', '.join(names)}"
-        raise InputError(f"--init {init!r} is no checkpoint folder and no preset: {hint}") from None
+    names = ("tiny-zh", *PRESETS)
+    near = difflib.get_close_matches(init, names, 1)
+    hint = f"did you mean {near[0]}?" if near else f"names are {', '.join(names)}"
+    raise InputError(f"--init {init!r} is no checkpoint folder and no preset: {hint}")

@@ -60,9 +60,9 @@ def write_result(result: PretrainResult) -> None:
     write_json(result.run_folder / RESULT_FILE, to_jsonable_python(result))
 
 
-def read_result(run_folder: Path) -> PretrainResult:
+def read_result(run_folder: Path | str) -> PretrainResult:
     """The result in a run's folder. Raises InputError if it is of another version."""
-    file = run_folder / RESULT_FILE
+    file = Path(run_folder) / RESULT_FILE
     return parse(PretrainResult, read_json(file), str(file))
 
 

@@ -61,10 +61,11 @@ def write_report(report: Report, folder: Path) -> Path:
     return folder / PAGE_FILE
 
 
-def read_report(run: Path) -> Report:
+def read_report(run: Path | str) -> Report:
     """Read a report, given its folder, its page or its metrics.json. Raises InputError if there is none, or
     if it is damaged or of another version.
     """
+    run = Path(run)
     path = run.with_name(METRICS_FILE) if run.is_file() else run / METRICS_FILE
     if not path.is_file():
         raise InputError(f"no report in {run}: there is no {path}")

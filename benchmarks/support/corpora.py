@@ -48,7 +48,8 @@ def source_names(sources: Sequence[str]) -> list[str]:
 
 def load_sentences(sources: Sequence[str]) -> list[str]:
     """Load the sentences of the sources, or of the samples."""
-    return list(read_sentences([uri for source in given_sources(sources) for uri in find_files(source)]))
+    files = [uri for source in given_sources(sources) for uri in find_files(source)]
+    return [sentence for uri in files for sentence in read_sentences(uri)]
 
 
 @contextmanager

@@ -183,10 +183,8 @@ def _listing_table(batch: _Batch, settings: RefreshSettings, staged_row: int) ->
     return pa.table(columns, schema=LISTING)
 
 
-def read_sentences(sources: Sequence[str]) -> Iterator[str]:
-    """Yield the sentences of all documents that the default rules would keep, duplicates included."""
-    settings = RefreshSettings(corpus="raw")
-    for uri in sources:
-        for batch in _batches(uri, settings):
-            for document in batch.kept():
-                yield from document.sentences
+def read_sentences(uri: str) -> Iterator[str]:
+    """Yield the sentences of a source's documents that the default rules would keep, duplicates included."""
+    for batch in _batches(uri, RefreshSettings(corpus="raw")):
+        for document in batch.kept():
+            yield from document.sentences

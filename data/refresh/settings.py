@@ -140,8 +140,9 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def load_recipe(path: Path) -> dict[str, object]:
+def load_recipe(path: Path | str) -> dict[str, object]:
     """Read a recipe's options, its folder before relative paths. Raises InputError that names bad values."""
+    path = Path(path)
     if not path.is_file():
         raise InputError(f"no recipe {path.absolute()}")
     try:

@@ -65,12 +65,13 @@ def _vocabularies(folder: Path) -> list[Path]:
     )
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path | str) -> Tokenizer:
     """Load the tokenizer of a vocabulary file.
 
     A tokenizer_config.json beside it decides about lower case and accents; without one, they are as in
     tokenizer.json, or for the other files as in the published models.
     """
+    path = Path(path)
     read = {".json": read_tokenizer_json, ".model": _unigram}.get(path.suffix, _wordpiece)
     return read(path, _tokenizer_config(path))
 

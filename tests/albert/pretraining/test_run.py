@@ -61,7 +61,7 @@ def test_a_mixed_in_corpus_is_evaluated_by_itself(settings, corpora):
     assert first["full_held_out_masked_tokens"] > first["held_out_masked_tokens"]
     general = check_start(settings).streams["general"]
     assert first["held_out_bigram_loss@general"] == bigram_loss(general, general.held_out(4000))
-    assert read_result(settings.run_folder) == result
+    assert read_result(str(settings.run_folder)) == result
     settled = with_options(settings, running={"accumulate": 1}, init_sha256=find_source(settings.init).sha256)
     assert read_settings(settings.run_folder) == settled
 

@@ -286,7 +286,7 @@ def test_losses_that_are_not_finite_are_left_out_and_a_history_without_training_
     result.history.insert(2, {"step": 15, "mlm_loss": float("nan"), "gradient_norm": float("inf")})
     report = report_of(pretraining=result)
     assert report.pretraining.history[2] == {"step": 15}
-    assert read_report(write_report(report, tmp_path / "r")) == report
+    assert read_report(str(write_report(report, tmp_path / "r"))) == report
     result = replace(pretraining(tmp_path), history=history()[:1], layers=())
     unmeasured = report_of(pretraining=replace(result, history=()))
     assert unmeasured.verdict == "Nothing was measured on held-out documents."

@@ -44,7 +44,7 @@ def test_a_recipe_holds_what_the_settings_do_and_the_example_in_the_file_is_one(
     assert settings.duplicates.near is None and settings.guard.files == (str(tmp_path / "dev.tsv"),)
     assert settings.dictionary == (str(tmp_path / "~terms.txt"),)
     example = data.refresh.settings.__doc__.split("```yaml\n")[1].split("```")[0]
-    recipe = load_recipe(write("recipe.yaml", example))
+    recipe = load_recipe(str(write("recipe.yaml", example)))
     assert recipe["corpus"] == "law" and Path(recipe["dictionary"][0]).name == "terms.txt"
     with pytest.raises(TypeError, match=r"^RefreshSettings.__init__\(\) takes 1 positional argument"):
         RefreshSettings("raw.txt", corpus="c")  # which pydantic alone takes for the workspace

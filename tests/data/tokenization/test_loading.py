@@ -15,7 +15,7 @@ def test_a_trained_vocabulary_covers_its_text_and_is_saved_as_the_same_files_eac
         trained.save(tmp_path / name)
     for path in (tmp_path / "once").iterdir():
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
-    loaded = load_tokenizer(find_tokenizer(str(tmp_path / "once")))
+    loaded = load_tokenizer(str(find_tokenizer(str(tmp_path / "once"))))
     assert loaded.kind == kind and loaded.vocab_size == trained.vocab_size <= 2500
     ids = [i for sentence in sample_sentences() for i in loaded.encode(sentence)[0].tolist()]
     assert ids.count(loaded.unknown_id) < 0.02 * len(ids)
