@@ -30,7 +30,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
     `durable`: whether it must survive a power failure; work in progress need not.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     # in containers that share a disk, process ids are alike
     temporary = path.with_name(f"{path.name}.{token_hex(4)}{TEMPORARY_SUFFIX}")
     try:
@@ -42,6 +42,14 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
             sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those it lies in, on disk too: each stands in the one above after a power failure."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync(folder.parent)
 
 
 def sync(path: Path) -> None:

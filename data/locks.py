@@ -15,6 +15,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from data.errors import InputError
+from data.files import make_folder
 from data.storage import RemoteFolder, reaching
 from data.workspace import Workspace, check_name
 
@@ -29,7 +30,7 @@ def hold(
 
     If it is taken for longer than `seconds`, raise InputError with the refusal, or call `on_wait` and wait.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     lock = FileLock(path)
     try:
         held = lock.acquire(timeout=seconds)

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from data import catalog
 from data.errors import InputError
-from data.files import TEMPORARY_SUFFIX, replacing, sha256, write_bytes
+from data.files import TEMPORARY_SUFFIX, make_folder, replacing, sha256, write_bytes
 from data.locks import writer_lock
 from data.storage import RemoteFolder, is_remote, reaching
 from data.workspace import Workspace, default_place, local_folder
@@ -96,7 +96,7 @@ def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = Fals
     base, newest = _read_both(store, workspace)
     if not (newest.number or may_be_empty):
         raise InputError(f"nothing is published at {store.url}")
-    workspace.root.mkdir(parents=True, exist_ok=True)
+    make_folder(workspace.root)
     is_same = newest.number == base.number
     if is_same and all((workspace.root / name).is_file() for name in base.files):
         return newest

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.errors import InputError
+from data.files import make_folder
 
 LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
 MADE_FROM_FILE = "made_from.json"  # beside a model that no pretraining wrote: the checkpoints it comes from
@@ -52,7 +53,7 @@ def _digest(text: str) -> str:
 def check_room(workspace: Path) -> None:
     """Raise InputError if nothing, or hardly anything, can be written to the workspace's disk."""
     try:
-        workspace.mkdir(parents=True, exist_ok=True)
+        make_folder(workspace)
     except OSError as error:  # it or a parent is a file, or a link leads nowhere
         raise InputError(
             f"workspace {workspace} cannot be made ({error.strerror}): choose another --workspace"

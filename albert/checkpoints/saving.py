@@ -168,7 +168,6 @@ def _write(
     tokenizer: Tokenizer | Path | None,
     max_length: int | None = None,
 ) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / WEIGHTS_FILE) as temporary:
         save_tensors(tensors, temporary)
     write_json(folder / CONFIG_FILE, config)

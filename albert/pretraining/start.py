@@ -185,7 +185,6 @@ def check_same_run(settings: PretrainSettings) -> None:
 def prepare_folder(settings: PretrainSettings) -> None:
     """Store the run's settings in its folder; with resume="never" remove what the run had."""
     folder = settings.run_folder
-    folder.mkdir(parents=True, exist_ok=True)
     forget_failure(folder)
     remove_unfinished(folder)
     if settings.resume == "never":

@@ -22,7 +22,7 @@ import duckdb
 from filelock import FileLock
 
 from data.errors import InputError
-from data.files import TEMPORARY_SUFFIX, replacing, sha256, write_bytes
+from data.files import TEMPORARY_SUFFIX, make_folder, replacing, sha256, write_bytes
 from data.tokenization import TOKENIZER_CONFIG
 from data.workspace import Workspace
 
@@ -175,7 +175,7 @@ def read_everything(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None
 @contextmanager
 def write_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
     """Run one transaction: it takes effect when the block ends, and not at all if it raises."""
-    workspace.lock("catalog").parent.mkdir(parents=True, exist_ok=True)
+    make_folder(workspace.lock("catalog").parent)
     with FileLock(workspace.lock("catalog")), replacing(workspace.catalog) as temporary:
         for path in (workspace.catalog, workspace.catalog_copy):
             for left in path.parent.glob(f"{path.name}.*{TEMPORARY_SUFFIX}*"):

@@ -109,7 +109,6 @@ class UnigramTokenizer:
 
     def save(self, folder: Path) -> None:
         """Write spiece.model, and for transformers tokenizer.json and tokenizer_config.json."""
-        folder.mkdir(parents=True, exist_ok=True)
         write_bytes(folder / "spiece.model", self.model)
         write_text(folder / "tokenizer.json", self._library().to_str(pretty=True))
         config = {

@@ -171,7 +171,6 @@ class WordPieceTokenizer:
 
     def save(self, folder: Path) -> None:
         """Write vocab.txt, tokenizer.json and tokenizer_config.json, as transformers reads them."""
-        folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "vocab.txt", "".join(f"{token}\n" for token in self.vocabulary))
         library = tokenizers.Tokenizer.from_str(self.library.to_str())
         library.add_special_tokens(list(SPECIAL_TOKENS))

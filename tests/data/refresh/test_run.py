@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from data.catalog import FunnelRow, collect_garbage, open_workspace, write_catalog
+from data.catalog import FunnelRow, add_version, collect_garbage, open_workspace, write_catalog
 from data.cleaning import DuplicateRules, QualityRules
 from data.errors import InputError
 from data.files import sha256
@@ -24,7 +24,6 @@ from data.refresh import (
     describe_changes,
     describe_result,
     preview,
-    read_batch,
     refresh,
     unchanged_version,
 )
@@ -64,6 +63,32 @@ def test_an_instance_reads_like_its_document(corpus, tmp_path, kind, monkeypatch
         for part in [ids[1 : b - 1], ids[b:-1]] if b else [ids[1:-1]]:
             for known in tokenizer.decode(part).replace(" ", "").split("<unk>"):
                 assert known in documents[doc_id]
+
+
+def test_all_files_of_a_version_and_the_folders_on_their_way_are_on_disk_before_its_commit(
+    corpus, monkeypatch
+):
+    flushed, missing = set(), []
+    fsync, root = os.fsync, corpus.settings.workspace
+
+    def identity(state: os.stat_result) -> tuple[int, int]:
+        return state.st_dev, state.st_ino
+
+    def flush(descriptor: int) -> None:
+        fsync(descriptor)
+        flushed.add(identity(os.fstat(descriptor)))
+
+    def add(*arguments, **options):
+        folders = [root / "shards", root / "documents"]
+        places = [root.parent, root, *folders, *(place for folder in folders for place in folder.rglob("*"))]
+        missing.extend(place for place in places if identity(place.stat()) not in flushed)
+        assert len(places) > 7
+        return add_version(*arguments, **options)
+
+    monkeypatch.setattr("os.fsync", flush)
+    monkeypatch.setattr("data.refresh.stages.add_version", add)
+    refresh_here(corpus.settings)
+    assert missing == []
 
 
 def test_any_workers_make_the_same_bytes_and_a_change_touches_its_shards_alone(corpus, tmp_path, monkeypatch):
@@ -329,12 +354,8 @@ def test_workers_end_with_the_process_that_began_them():
     worker.wait(60)
 
 
-def test_listings_are_synced_and_a_plan_is_made_again_if_a_refresh_committed_meanwhile(corpus, monkeypatch):
-    plan, synced = corpus.plan(), []
-    with monkeypatch.context() as patch:
-        patch.setattr("data.files.sync", lambda path: synced.append((path, path.is_file())))
-        sources = read_batch(plan.files, plan)
-    assert sorted(synced) == sorted((source.listing, True) for source in sources) and len(synced) == 2
+def test_a_plan_is_made_again_if_a_refresh_committed_meanwhile(corpus):
+    plan = corpus.plan()
     (corpus.raw / "later.txt").write_text("后来的一篇讲茶壶。紫砂的最好。", encoding="utf-8")
     first = refresh_here(corpus.settings, plan)
     assert first.version == 1 and preview(corpus.plan()).read == (str(corpus.raw / "later.txt"),)
