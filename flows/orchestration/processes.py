@@ -96,10 +96,8 @@ def watch(
 ) -> None:
     """Report checkpoints until all processes have ended, or one of them has failed."""
     newest, started = next(iter(pretraining.list_checkpoints(run_folder)), None), _start_time(run_folder)
-    while any(process.poll() is None for process in ranks):
+    while None in (codes := [process.poll() for process in ranks]) and not any(codes):
         check()
-        if any(process.returncode for process in ranks):
-            return
         latest = next(iter(pretraining.list_checkpoints(run_folder)), None)
         if _start_time(run_folder) != started:  # they resume from the checkpoint that was there, or begin
             newest, started = None, _start_time(run_folder)

@@ -81,6 +81,16 @@ def test_processes_end_where_a_check_fails_or_that_are_stopped_before_they_train
     assert raised.value is error
 
 
+def test_all_end_when_the_last_one_is_lost_before_they_met(workspace):
+    def lose():
+        # raises an error of psutil where its loss went unnoticed
+        (last,) = [child for child in psutil.Process().children() if child.environ().get("RANK") == "1"]
+        last.kill()
+
+    with pytest.raises(InputError, match="ended early, with codes -15, -9"):
+        train_in_processes(plan(workspace, run="lost").settings, 2, print, lose)
+
+
 @pytest.fixture
 def no_server(monkeypatch):
     """Train without the server that shows progress."""
