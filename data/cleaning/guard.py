@@ -183,7 +183,7 @@ def _enough(guard: Guard, places: np.ndarray, found: np.ndarray) -> tuple[np.nda
     both = np.stack([here[match, 0], numbers], 1)
     (of_document, which, held) = np.unique(both, axis=0, return_inverse=True, return_counts=True)
     sizes = np.bincount(guard.grams[:, 1].astype(np.int64))[of_document[:, 1].astype(np.int64)]
-    is_enough = held >= guard.share * sizes
+    is_enough = held / sizes >= guard.share
     kept = here[np.unique(match[is_enough[which.ravel()]])]
     return kept[:, 0].astype(np.int64), kept[:, 1], of_document[is_enough, 1].astype(np.int64)
 

@@ -56,6 +56,7 @@ def test_a_leak_is_counted_by_the_share_that_the_guard_asks_for(share, leaked):
     halves = f"{QUESTION}今年呢", f"{LAW}和标准"
     rows = [(halves[0] + "甲乙",), (halves[1] + "丙丁",), ("".join(halves),)]
     assert find_leak(rows, halves, share).rows == ((0, 1, 2), (0, 1))[share > 0]
+    assert find_leak([((QUESTION + LAW)[:37],)], [(QUESTION + LAW)[:19]], 0.28).found  # 7 n-grams of 25
     none = find_leak([(LAW,)], [documents[0], LAW[:12]], share), find_leak([], documents, share)
     assert all(leak.found == leak.rows == () for leak in none)
 
