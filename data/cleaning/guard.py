@@ -62,7 +62,7 @@ def make_guard(files: tuple[str, ...], ngram: int, cleaning: CleaningRules, shar
 
     Raises InputError if a file cannot be read to its end, or has no text.
     """
-    parts = [_parts([], ngram)]
+    parts: list[_Parts] = []
     for path in files:
         rows = ([clean_text(text, cleaning) for text in row] for row in _rows(path))
         of_file = []
@@ -82,8 +82,7 @@ def _parts(rows: Sequence[Sequence[str]], ngram: int) -> _Parts:
     sizes = np.minimum(lengths, ngram)[texts]
     proves = sizes >= SHORTEST
     pairs = _short_pairs(rows, lengths)
-    whole, place = letters.ngrams(_SUBSTRING)
-    return _Parts(hashes[proves], sizes[proves], texts[proves], whole[place[pairs]], lengths[pairs], pairs)
+    return _Parts(hashes[proves], sizes[proves], texts[proves], hashes[first[pairs]], lengths[pairs], pairs)
 
 
 def _short_pairs(rows: Sequence[Sequence[str]], lengths: np.ndarray) -> np.ndarray:
@@ -137,8 +136,6 @@ def _rows(path: str) -> Iterator[tuple[str, ...]]:
         )
     try:
         yield from read_text_rows(path)
-    except InputError:
-        raise
     except Exception as error:  # of whatever library; texts after the damage would not be kept out
         raise InputError(
             f"guard file {path} cannot be read to its end ({type(error).__name__}: {one_line(error)}): "

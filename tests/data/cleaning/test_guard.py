@@ -11,45 +11,50 @@ QUESTION = "清明前采的龙井茶应该用多少度的水来泡才好"
 LAW = "县级以上地方各级人民政府应当公布收购价格"
 
 
-def hits(path, *documents):
-    guard = make_guard((str(path),), 13, CleaningRules())
+def hits(path, *documents, ngram=13):
+    guard = make_guard((str(path),), ngram, CleaningRules())
     return count_hits(guard, documents).tolist()
 
 
-@pytest.mark.parametrize("share, found", [(0, [8, 2, 1, 0]), (0.5, [8, 0, 1, 0]), (1, [8, 0, 1, 0])])
+@pytest.mark.parametrize("share, found", [(0, [8, 2, 1, 2]), (2 / 9, [8, 2, 1, 0]), (1, [8, 0, 1, 0])])
 def test_a_share_of_an_evaluation_text_can_be_asked_for(write, share, found):
-    path = write("test.tsv", f"a\tb\n{QUESTION}\t龙井茶怎么泡才好喝\n{LAW}\t茶\n")
-    guard = make_guard((str(path),), 13, CleaningRules(), share)
+    pair = f"{QUESTION}\t龙井茶怎么泡才好喝", f"{LAW}\t{QUESTION}"
+    files = tuple(str(write(f"{number}.tsv", f"a\tb\n{row}\n")) for number, row in enumerate(pair))
+    guard = make_guard(files, 13, CleaningRules(), share)
     phrase = LAW[:14] + "做好别的工作"
     again = f"请问龙井茶怎么泡才好喝？{phrase[2:]}"
-    documents = [[f"有人问：{QUESTION}？"], [phrase], [again], [QUESTION[:12]]]
+    documents = [[f"有人问：{QUESTION}？"], [phrase], [again], [QUESTION[:12], LAW[:13], LAW[:13]]]
     assert count_hits(guard, documents).tolist() == found
 
 
 def test_a_text_of_eight_letters_is_found_anywhere_and_a_shorter_one_as_a_sentence(write):
-    path = write("dev.txt", "龙井茶怎么泡才好喝\t1\n龙井怎么泡才好\t0\n")
-    anywhere = ["请问龙井茶，怎么泡才好喝呢？"], ["请问龙井茶。", "怎么泡才好喝呢？"]
-    assert hits(path, *anywhere, ["龙井茶怎么泡才好"]) == [1, 1, 0]
-    documents = ["龙井怎么", "泡才好"], ["他问龙井怎么泡才好"], ["有人问", "“龙井怎么泡才好？”"]
+    path = write("dev.txt", "龙井茶怎么泡好喝\t要泡多久\n龙井怎么泡好\t0\n")
+    anywhere = ["请问龙井茶，怎么泡好喝呢？", "要泡多久？"], ["请问龙井茶。", "怎么泡好喝呢？"]
+    assert hits(path, *anywhere, ["龙井茶怎么泡好"]) == [1, 1, 0]
+    documents = ["龙井怎么", "泡好"], ["他问龙井怎么泡好"], ["“龙井怎么泡好？”", "有人问"]
     assert hits(path, *documents) == [0, 0, 1]
+    assert hits(write("a.txt", QUESTION), [QUESTION[:8]], ngram=8) == [1]
+    assert find_leak([("龙井怎么泡好",)], ["\n".join(documents[1])]).rows == ()
+    assert find_leak([("龙井怎么泡好",)], ["\n".join(documents[2])]).rows == (0,)
 
 
 def test_short_sentences_of_a_pair_are_found_where_a_document_holds_both(write):
     path = write(
         "dev.tsv",
-        "id\ta\tb\tlabel\n1024\t茶怎么存\t新茶放哪里\t1\n1025\t泡茶\t水温多少\t0\n1026\t好茶多少錢\t茶多少钱\t1\n",
+        f"id\ta\tb\tlabel\n1023\t{QUESTION}\t茶\t1\n1024\t茶怎么存\t新茶该放在哪里\t1\n1025\t泡好茶\t水温多少\t0\n"
+        "1026\t好T多少錢\tt，多少钱\t1\n1027\t水有多热\t水有多热呢\t1\n",
     )
-    both = ["有人问新茶，放哪里？", "也有人问茶怎麼存好。"]
-    others = (["他问新茶放哪里"], ["茶怎么存", "水温多少"], ["泡茶的水温多少"], ["不知道好茶多少钱一斤"])
-    assert hits(path, both, *others) == [2, 0, 0, 0, 0]
-    rows = [("茶怎么存", "新茶放哪里"), ("茶怎么存", "茶叶价格")]
-    leak = find_leak(rows, ["\n".join(both), "新茶放哪里\n茶叶价格"])
-    assert leak.texts == 3 and leak.found == rows[0] and leak.rows == (0,) and leak.documents == 1
+    both = ["有人问新茶，该放在哪里？", "也有人问茶怎麼存好。"]
+    others = ["他问新茶该放在哪里"], ["茶怎么存", "水温多少"], ["泡好茶的水温多少", "好t多少钱，水有多热呢"]
+    assert hits(path, both, *others) == [2, 0, 0, 0]
+    rows = [(f"{tea}茶怎么存", f"新{tea}放哪里") for tea in "红绿白黄黑青"]
+    leak = find_leak([*rows, ("红茶怎么存", "茶叶价格")], [*map("\n".join, rows), "新红放哪里\n茶叶价格"])
+    assert (leak.texts, leak.found, leak.rows) == (13, sum(rows, ()), tuple(range(6))) and leak.documents == 6
 
 
 @pytest.mark.parametrize("share, leaked", [(0.0, 2), (0.5, 1)])
 def test_a_leak_is_counted_by_the_share_that_the_guard_asks_for(share, leaked):
-    documents = [f"有人问：{QUESTION}？", LAW[:14] + "做好别的工作"]
+    documents = [f"有人问：{QUESTION}？", *["茶。"] * 1000, LAW[:13] + "做好别的工作"]
     leak = find_leak([(QUESTION,), (LAW,)], documents, share)
     assert (leak.texts, len(leak.found), leak.documents) == (2, leaked, leaked)
     # of the last text each document holds a third, as it holds most of one of the others
@@ -66,7 +71,7 @@ ROWS = [{"q": [QUESTION], "label": 1}, {"q": [OTHER], "label": 7}]
 JSONL = "".join(json.dumps(row) + "\n" for row in ROWS)
 FORMS = {
     "dev.jsonl": JSONL,
-    "dev.txt": f"{QUESTION}\n{OTHER}\n",
+    "dev.txt": f"{QUESTION}\n" + "茶\n" * 10_000 + f"{OTHER[:5]}<b>{OTHER[5:]}</b>\n",
     "dev.csv": f'sep=,\nquestion,b\n"{QUESTION}",0\n7,{OTHER}\n',  # its names of columns are no texts
     "dev.parquet": parquet_of(q=[QUESTION, None], a=["茶", OTHER], label=[1, 7]),
     "dev.zip": zip_of({"dev.jsonl": JSONL.encode(), "readme.bin": b"\0\1"}),
@@ -114,7 +119,8 @@ def test_a_guard_without_text_or_that_cannot_be_read_to_its_end_is_refused(tmp_p
         make_guard((str(path),), 13, CleaningRules())
     message = str(refused.value)
     assert f"guard file {path}" in message and "\n" not in message
-    assert any(advice in message for advice in ("mend it", "check the path", "no text of 6 letters"))
+    advice = "check the path" if content is None else "no text of 6 letters" if "none" in name else "mend it"
+    assert advice in message
 
 
 @pytest.mark.parametrize("action, kept", [("drop", 1), ("report", 2)])
