@@ -130,7 +130,7 @@ def test_one_sentence_gives_one_instance_without_label_and_none_gives_nothing(to
 
 def test_no_mark_inside_a_sentence_tells_the_order_of_a_pair(tokenizer):
     """Sentences that are longer than a chunk are cut at commas, and are no part of a pair."""
-    long = "今天的水很热，" * 20 + "我们慢慢喝。\n"
+    long = f"今天的{'水很热，' * 15}{'我们慢慢喝' * 10}。\n"
     texts = [(long + "茶很香，也不贵。\n" * (n % 9)) * 3 for n in range(200)]
     documents, instances = make(texts, tokenizer)
     assert set(documents.input_ids[documents.pieces[1:] - 1]) == set(tokenizer.encode("，。")[0])
@@ -141,7 +141,7 @@ def test_no_mark_inside_a_sentence_tells_the_order_of_a_pair(tokenizer):
             for segment in (ids[1 : b - 1], ids[b:-1]):
                 text = tokenizer.decode(segment).replace(" ", "")
                 assert text[:2] in ("今天", "茶很") and text[-1] == "。"
-    assert found > 100
+    assert found > 40
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"copy": 1}])
@@ -151,3 +151,4 @@ def test_ids_are_stable_and_draws_differ_by_seed_and_copy(tokenizer, change):
     assert (first.input_ids == again.input_ids).all() and (first.instance_ids == again.instance_ids).all()
     assert len(set(first.instance_ids)) == len(first)
     assert first.input_ids.tolist() != other.input_ids.tolist()
+    assert bool({*first.instance_ids} & {*other.instance_ids}) == ("copy" not in change)
