@@ -73,7 +73,7 @@ FORMS = {
     "dev.jsonl": JSONL,
     "dev.txt": f"{QUESTION}\n" + "茶\n" * 10_000 + f"{OTHER[:5]}<b>{OTHER[5:]}</b>\n",
     "dev.csv": f'sep=,\nquestion,b\n"{QUESTION}",0\n7,{OTHER}\n',  # its names of columns are no texts
-    "dev.parquet": parquet_of(q=[QUESTION, None], a=["茶", OTHER], label=[1, 7]),
+    "dev.parquet.gz": gzip.compress(parquet_of(q=[QUESTION, None], a=["茶", OTHER], label=[1, 7])),
     "dev.zip": zip_of({"dev.jsonl": JSONL.encode(), "readme.bin": b"\0\1"}),
 }
 

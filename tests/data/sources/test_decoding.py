@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data.sources import read_documents
 from data.sources.decoding import decoded_lines
 from tests.data.sources.test_documents import FIRST, PACKED, SECOND, reasons, texts
 
@@ -27,7 +28,8 @@ UNICODE = ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
 )
 def test_encodings_are_detected_with_their_mark_and_without(write, encoding, text):
     content, text = text.encode(encoding), text.removeprefix("\ufeff")
-    assert texts(write("corpus.txt", content)) == [text]
+    (read,) = read_documents(write("corpus.txt", content))
+    assert read.text == text and (read.encoding is None) == (encoding == "utf-8")
     assert texts(write("cut.txt", content[:-1])) == [text[:-1] + "\ufffd"]
 
 

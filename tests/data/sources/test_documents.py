@@ -43,8 +43,8 @@ ROWS = [{"text": FIRST}, {"text": SECOND}]
 CONTENT = {
     "jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS).encode(),
     "json": json.dumps(ROWS, ensure_ascii=False, indent=2).encode(),
-    "csv": f"id,text\n1,{FIRST}\n2,{SECOND}\n".encode(),
-    "tsv": f"\nid\ttext\n1\t{FIRST}\n2\t{SECOND}\n".encode(),
+    "csv": f"content,text\n1,{FIRST}\n2,{SECOND}\n".encode(),
+    "tsv": f"\nid\t内容\n1\t{FIRST}\n2\t{SECOND}\n".encode(),
     "txt": BERT.encode(),
     "parquet": parquet_of(content=[FIRST, None, SECOND]),
 }
@@ -60,7 +60,7 @@ PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstd, ".bz2": bz2.compress, "
 @pytest.mark.parametrize("compression", PACKED)
 @pytest.mark.parametrize("kind", CONTENT)
 def test_every_format_gives_its_documents(write, kind, compression):
-    path = write(f"corpus.{kind}{compression}", PACKED[compression](CONTENT[kind]))
+    path = write(f"corpus.v1.{kind}{compression}", PACKED[compression](CONTENT[kind]))
     for place in (path, f"file://{path}"):  # a URL is read through fsspec
         assert [text.replace("\n", "") for text in texts(place)] == [FIRST, SECOND]
 
@@ -135,22 +135,27 @@ def test_a_zip_member_that_cannot_be_opened_leaves_the_others_to_be_read(at, val
 
 
 class Failing(io.FileIO):
-    """A file of a disk that fails behind the first bytes."""
+    """A file of a disk, or of a server, that fails behind the first bytes."""
+
+    error: Exception = OSError(errno.EIO, "Input/output error")
 
     def readinto(self, buffer):
         if self.tell() > 60:
-            raise OSError(errno.EIO, "Input/output error")
+            raise self.error
         return super().readinto(memoryview(buffer)[:50])
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.zip", "a.tar", "a.parquet", "a.txt"])
-def test_a_failing_disk_is_no_damage_of_the_content(name, write, monkeypatch):
+def test_a_failing_disk_or_server_is_no_damage_of_the_content(name, write, monkeypatch):
     kind, _, packed = name.removeprefix("a.").partition(".")
     path = write(name, (gzip.compress if packed else bytes)((CONTENT | ARCHIVES)[kind]))
     monkeypatch.setattr("data.sources.archives.open_binary", lambda uri: io.BufferedReader(Failing(uri)))
     with pytest.raises(OSError, match="Input/output error") as failed:
         list(read_documents(path))
     assert failed.value.filename.startswith(str(path)) and disk_trouble(failed.value)
+    monkeypatch.setattr(Failing, "error", InputError("s3://b/a cannot be reached"))
+    with pytest.raises(InputError, match="cannot be reached"):
+        list(read_documents(path))
 
 
 def test_a_full_disk_for_temporary_files_is_no_damage_of_the_content(write, monkeypatch):
@@ -242,7 +247,8 @@ def test_of_a_damaged_file_what_is_whole_is_read(write, suffix):
     path = write(f"cut.jsonl{suffix}", whole[: len(whole) // 2])
     assert 1000 < len(texts(path)) < 3000 and reasons(path) == {"bad_json": 1, "unreadable_file": 1}
     whole = pack("\n".join(row["text"] for row in rows).encode())
-    for damaged, least in ((whole[:-2000], 200_000), (whole[:-20_000] + whole[:20_000], 90_000)):
+    joined = whole[:-20_000] + whole[:20_000]
+    for damaged, least in ((whole[:-2000], 200_000), (joined, 90_000), (whole[:12], -1)):
         path = write(f"cut.txt{suffix}", damaged)
         assert len("".join(texts(path))) > least and reasons(path) == {"unreadable_file": 1}
 
@@ -267,6 +273,7 @@ def test_what_holds_nothing_has_a_row(write, name, content):
 def test_lists_and_quotes_are_read_to_a_hundred_levels_and_deeper_ones_are_named(write):
     path = write("page.md", "".join(f"{'  ' * depth}- {FIRST}\n" for depth in range(40)))
     assert texts(path)[0].split("\n") == [FIRST] * 40
+    assert texts(write("deep.md", ">" * 99 + FIRST)) == [FIRST]
     for deep in (">" * 100 + FIRST, "- " * 60 + FIRST):
         path.write_text(f"{SECOND}\n\n{deep}\n", encoding="utf-8")
         assert list(read_documents(path)) == [Dropped(f"{path}#nested over 100 levels", "unreadable_file")]

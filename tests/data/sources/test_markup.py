@@ -10,10 +10,10 @@ from tests.data.sources.test_documents import FIRST, SECOND, texts
     "page, prose",
     [
         (
-            "---\ntitle: 茶\ndate: 今天\n--- \n# 采茶\n\n要*趁早*上采，见[这里](https://a.cn/b)。\n\n"
-            "```python\nx = 1\n```\n\n- 一芽二叶\n- 一芽一叶 ![图](a.png)\n\n"
+            "---\ntitle: 茶\ndate: 今天\n--- \n# 采茶\n\n要~~不~~*趁早*上采，见[这里](https://a.cn/b)。\n\n"
+            "```python\nx = 1\n```\n\n- 一芽二叶\n- 一芽一叶 ![图](a.png)\n\n![图](b.png)\n\n"
             "| 名 | 时 |\n|---|---|\n| 明前 | 四月 |\n<!-- 看不见\n\n看不见 -->\n",
-            "采茶 要趁早上采，见这里。 一芽二叶 一芽一叶 名 时 明前 四月",
+            "采茶 要不趁早上采，见这里。 一芽二叶 一芽一叶 名 时 明前 四月",
         ),
         ('!!! note "注意" \n    先洗手。\n\n    再泡茶。\n\n外面。', "注意 先洗手。 再泡茶。 外面。"),
         (
@@ -28,6 +28,8 @@ from tests.data.sources.test_documents import FIRST, SECOND, texts
         ("---\n# 首页\nlayout: home\n---\n\n再泡茶。", "再泡茶。"),
         ("+++\ntitle = '茶'\ndate = 1\n+++\n再泡茶。", "再泡茶。"),
         ("---\ntitle: 茶\n---", ""),
+        ("title: 茶\n先洗手。  \n再泡茶。", "title: 茶 先洗手。 再泡茶。"),
+        ("- ```c\n  int;\n  ```\n\n~~~\n```\n~~~\n!!! b\n    先洗手。", "先洗手。"),
         ("---\n先洗手。\n\n---\n<p>\n再泡茶。", "先洗手。 <p> 再泡茶。"),
         (
             "# 茶\n\n    先*洗手*。\n\n    再泡茶。\n\n采茶：\n\n    int x = 0;  // 清零",
@@ -63,9 +65,9 @@ from tests.data.sources.test_documents import FIRST, SECOND, texts
         ("我们得到\n\n$$\n\\lambda a\n$$\n\n\\begin{align}\nx\n\\end{align}\n\n其中。", "我们得到 其中。"),
         (
             "\\begin{theorem*}\n先洗手。\n\\begin{align} a &= 一 \\end{align}\n\\end{theorem*}\n"
-            "\\begin{tabular}{cc} 表 \\end{tabular}\n\\begin{align} a \\end{align}\n"
+            "\\begin{tabular}{cc} 表 \\end{tabular}水热。\n\\begin{align} a \\end{align}\n"
             "\\begin{itemize}\n  \\item[一] 再泡茶。\n\\end{itemize}\n完",
-            "先洗手。 再泡茶。 完",
+            "先洗手。 水热。 再泡茶。 完",
         ),
         (
             "```py:\n\n```py\n!!! a\n```\n\n{{< a >}}{% a %}{{{ a }}}![图](a){b=3}\n价 $5，共 $6。",
@@ -98,7 +100,7 @@ RST = """\
 
     int 代码;
 
-.. note::
+.. note:: 注意
    先 ``洗手``。
 
 .. image:: 图.png
@@ -131,14 +133,18 @@ ASCIIDOC = """\
 [source,java]
 ----
 int 代码;
+------
+int 代码;
 ----
 要 *趁早* 上采，见 https://a.cn/b?c=d[这里] 的
-image:a.png[图] <<fig,图>>。
+ image:a.png[图] <<fig,图>>。
 
  $ make 茶
+ $ make 水
 
 NOTE: 先 `{a}`。
-. 一芽
+
+ . 一芽
 +
 二叶
 ** 一芽一叶
@@ -164,7 +170,7 @@ xref:a[庚^]mailto:a@b.cn[辛]{a}{url}/a[壬]
             "page.rst",
             RST,
             "关于茶。 采 采茶 要 趁早 上采，见 这里 的 图。 用法如下："
-            " 先 洗手。 一芽二叶 一芽一叶 烧水 泡茶tea pot (1) 洗杯 (2) 收杯 春眠 不觉晓 看见"
+            " 注意 先 洗手。 一芽二叶 一芽一叶 烧水 泡茶tea pot (1) 洗杯 (2) 收杯 春眠 不觉晓 看见"
             " 名词 释义 其次 表后。",
         ),
         (

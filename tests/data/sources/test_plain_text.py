@@ -32,9 +32,10 @@ def documents(write):
 
 
 PARAGRAPHS = [text.replace("\n", "").replace(" ", "") for text in sample_texts()[:12]]
+PARAGRAPHS += [*(text[:100] for text in PARAGRAPHS), "“采茶吧！”他说。“走！”" * 20]
 
 
-@pytest.mark.parametrize("columns", [36, 60, 76])
+@pytest.mark.parametrize("columns", [36, 76, 156])
 @pytest.mark.parametrize("spaces", ["", "\u3000\u3000"], ids=["blank lines", "indented"])
 def test_wrapped_text_gives_its_paragraphs_back(documents, columns, spaces):
     paragraphs = [spaces + wrapped(spaces + text, columns).lstrip() for text in PARAGRAPHS]
@@ -47,9 +48,10 @@ def test_wrapped_text_gives_its_paragraphs_back(documents, columns, spaces):
 
 def test_wrapped_rows_pages_and_quoted_mail_are_joined_too_and_english_keeps_its_spaces(documents):
     page = "\n\n".join(wrapped(text, 60) for text in PARAGRAPHS)
-    rows = [json.dumps({"text": text}, ensure_ascii=False) for text in (page, PARAGRAPHS[0])]
-    joined, short = documents("\n".join(rows), "rows.jsonl")
-    assert short == replace(short, text=PARAGRAPHS[0], text_format=None)
+    answer = "\n".join(f"> {text[:9]}" for text in PARAGRAPHS)
+    rows = [json.dumps({"text": text}, ensure_ascii=False) for text in (page, PARAGRAPHS[0], answer)]
+    joined, short, other = documents("\n".join(rows), "rows.jsonl")
+    assert short == replace(short, text=PARAGRAPHS[0], text_format=None) and other.text == answer
     (html,) = documents(f"<html><body><pre>{page}</pre></body></html>", "old.html")
     mail = "\n".join(f"> {line}".rstrip() for line in page.split("\n"))
     (quoted,) = documents(mail)
@@ -69,13 +71,18 @@ def test_wrapped_rows_pages_and_quoted_mail_are_joined_too_and_english_keeps_its
         ("\n".join(PARAGRAPHS), "document"),
         ("\n\n".join(PARAGRAPHS), "document"),
         ("\n\n".join(f"第{n}节\n{text}" for n, text in enumerate(PARAGRAPHS)), "document"),
-        ("两个黄鹂鸣翠柳，一行白鹭上青天。\n窗含西岭千秋雪，门泊东吴万里船。\n" * 8, "document"),
+        ("两个黄鹂鸣翠柳，一行白鹭上青天；\n窗含西岭千秋雪，门泊东吴万里船。\n" * 8, "document"),
+        ("\n".join("茶园里都是人大家都在采茶采完了就回家去"[: 9 + n % 9] for n in range(40)), "document"),
+        ("茶园里都是人大家都在采茶采完了就回家去\n" * 4, "document"),
+        ("\n\n".join(["第一天采茶。"] * 9), "document"),
+        ("\n\n".join(["春天来了！茶园里都是人。\n大家都在采茶！采完就回家。"] * 9), "document"),
+        ("\n\u3000\n".join(["春天\n他说：\n“快来！”，她说。\n“大家都在采茶！”\n采完就回家；"] * 9), "bert"),
         ("\n\n".join("春天来了。\n茶园里都是人。\n大家都在采茶。" for _ in range(9)), "bert"),
     ],
-    ids=["paragraphs", "blank lines", "headings", "verse", "sentence a line"],
+    ids=["paragraphs", "blank lines", "headings", "verse", "song", "short", "single", "two", "talk", "bert"],
 )  # fmt: skip
 def test_a_layout_is_found_and_an_ordinary_text_stays_whole(documents, content, text_format):
     read = documents(content)
     assert {item.text_format for item in read} == {text_format}
     assert len(read) == (9 if text_format == "bert" else 1)
-    assert "\n\n".join(item.text for item in read) == content.rstrip("\n")
+    assert "\n\n".join(item.text for item in read) == content.rstrip("\n").replace("\u3000", "")

@@ -106,5 +106,7 @@ def test_a_row_that_is_too_long_is_dropped_and_the_rest_is_read(write, monkeypat
 
 
 def test_a_page_that_is_too_long_is_dropped(write, monkeypatch):
-    monkeypatch.setattr("data.sources.documents.MAX_PAGE_CHARACTERS", 1000)
-    assert reasons(write("page.md", "茶" * 2000)) == {"page_too_long": 1}
+    path = write("page.md", "茶" * 20_000)
+    assert not reasons(path)
+    monkeypatch.setattr("data.sources.documents.MAX_PAGE_CHARACTERS", 10_000)
+    assert reasons(path) == {"page_too_long": 1}
