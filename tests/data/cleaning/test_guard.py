@@ -71,6 +71,7 @@ ROWS = [{"q": [QUESTION], "label": 1}, {"q": [OTHER], "label": 7}]
 JSONL = "".join(json.dumps(row) + "\n" for row in ROWS)
 FORMS = {
     "dev.jsonl": JSONL,
+    "dev.tsv": f"{QUESTION}\t0\n{OTHER}\t1\n",
     "dev.txt": f"{QUESTION}\n" + "茶\n" * 10_000 + f"{OTHER[:5]}<b>{OTHER[5:]}</b>\n",
     "dev.csv": f'sep=,\nquestion,b\n"{QUESTION}",0\n7,{OTHER}\n',  # its names of columns are no texts
     "dev.parquet.gz": gzip.compress(parquet_of(q=[QUESTION, None], a=["茶", OTHER], label=[1, 7])),
@@ -106,6 +107,7 @@ def good_jsonl(count):
         ("broken.jsonl", good_jsonl(3) + b'{"q": \n' + good_jsonl(3)),
         ("cut.jsonl.gz", gzip.compress(good_jsonl(500), mtime=0)[:-20]),
         ("cut.txt.gz", gzip.compress(bytes(range(50)).hex().encode() * 500, mtime=0)[:-20]),
+        ("cut.tsv.gz", gzip.compress(f"{QUESTION}\n".encode() * 500, mtime=0)[:-20]),
         ("quotes.csv", f'a,b\n"{QUESTION},1\n{QUESTION},0\n'.encode()),
         ("no.parquet", b"PAR1 no table PAR1"),
         ("out.zip", zip_of({"dev.jsonl": good_jsonl(3), "../dev.jsonl": good_jsonl(3)})),

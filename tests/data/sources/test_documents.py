@@ -237,6 +237,7 @@ def test_a_named_layout_takes_the_place_of_the_one_that_is_found(write, text_for
     prose = "第一段说采茶，有两句。第二句在这里。\n\n第二段说炒茶。\n"
     assert len(texts(write("one.txt", BERT), text_format=text_format)) == count
     assert len(texts(write("two.txt", prose), text_format=text_format)) == 1 + (text_format == "bert")
+    assert len(texts(write("a.bert.txt", prose), text_format=text_format)) == count
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".xz"])
@@ -280,14 +281,15 @@ def test_lists_and_quotes_are_read_to_a_hundred_levels_and_deeper_ones_are_named
 
 
 def test_a_huge_document_is_cut_into_several_at_the_same_places_whatever_is_held(write, monkeypatch):
-    lines = [SECOND, FIRST * 200_000, SECOND]
+    lines = [SECOND, "采茶！要早吗？" * 340_000, "完"]
     path = write("corpus.txt", "\n".join([*lines, ""]))
-    at_once = texts(path)
-    assert len(at_once) == 3 and "".join(at_once).replace("\n", "") == "".join(lines)
-    assert all(part.endswith("。") for part in at_once)
+    at_once = list(read_documents(path))
+    assert "".join(part.text for part in at_once).replace("\n", "") == "".join(lines)
+    assert all(part.text[-1] in "！？" for part in at_once[:-1])
+    assert len(texts(write("marks.txt", "茶" * 2_400_000))) == 3
     monkeypatch.setattr("data.sources.documents.MAX_HELD_CHARACTERS", 1_100_000)
     monkeypatch.setattr("data.sources.decoding.LONGEST_LINE", 100_000)
-    assert texts(path) == at_once
+    assert list(read_documents(path)) == at_once
     assert places(path) == [f"{path}#part={n}" for n in (1, 2, 3)]
     monkeypatch.setattr("data.sources.documents.MAX_HELD_CHARACTERS", 20)
     path = write("lines.txt", f"{FIRST}\n{SECOND}\n" * 3)

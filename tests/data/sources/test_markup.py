@@ -157,6 +157,7 @@ IMPORTANT: 丙\nWARNING: 丁\nCAUTION: 戊\n<1> 己\n
 xref:a[庚^]mailto:a@b.cn[辛]{a}{url}/a[壬]
 
 .其次
+再次
 |===
 |名 |时
 |===
@@ -177,7 +178,7 @@ xref:a[庚^]mailto:a@b.cn[辛]{a}{url}/a[壬]
             "page.adoc",
             ASCIIDOC,
             "采茶 要 趁早 上采，见 这里 的图。 先 {a}。 一芽 二叶 一芽一叶 名词：释义 动词：无"
-            " 甲乙 丙 丁 戊 己 庚辛壬 其次 名 时",
+            " 甲乙 丙 丁 戊 己 庚辛壬 其次 再次 名 时",
         ),
     ],
 )

@@ -83,7 +83,9 @@ def test_a_bad_quote_costs_only_its_row(write, bad):
     assert dropped[0].characters == len(bad.split("\n")[0])
 
 
-@pytest.mark.parametrize(("mark", "named"), [(";", ""), ("\t", ""), (", ", ""), ("|", "sep=|\n")])
+@pytest.mark.parametrize(
+    ("mark", "named"), [(";", ""), ("\t", ""), (", ", ""), ("|", "sep=|\n"), ("\t", "SEP=\t\n")]
+)
 def test_a_csv_may_have_semicolons_tabs_spaces_or_a_named_mark_between_its_columns(write, mark, named):
     content = f'{named}id{mark}text \n1{mark}"{FIRST}{mark}{SECOND}"\n2{mark}{SECOND}\n'
     first, second = read_documents(write("corpus.csv", content.encode("utf-8-sig")))
