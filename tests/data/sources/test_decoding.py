@@ -33,6 +33,12 @@ def test_encodings_are_detected_with_their_mark_and_without(write, encoding, tex
     assert texts(write("cut.txt", content[:-1])) == [text[:-1] + "\ufffd"]
 
 
+@pytest.mark.parametrize("noise, most", [(b"\1", 5), (b"\xff", 20)], ids=["control", "broken"])
+def test_a_file_with_much_noise_is_no_text(write, noise, most):
+    for share, dropped in ((most - 1, {}), (most + 1, {"not_text": 1})):
+        assert reasons(write("corpus.txt", b"t" * (100 - share) + noise * share)) == dropped
+
+
 @pytest.mark.parametrize("compression", PACKED)
 def test_an_encoding_is_detected_behind_a_long_beginning_in_ascii(write, compression):
     text = "\n".join(["<p>tea</p>" * 1000, *jsonl_rows(60)])

@@ -52,7 +52,7 @@ def test_wrapped_rows_pages_and_quoted_mail_are_joined_too_and_english_keeps_its
     rows = [json.dumps({"text": text}, ensure_ascii=False) for text in (page, PARAGRAPHS[0], answer)]
     joined, short, other = documents("\n".join(rows), "rows.jsonl")
     assert short == replace(short, text=PARAGRAPHS[0], text_format=None) and other.text == answer
-    (html,) = documents(f"<html><body><pre>{page}</pre></body></html>", "old.html")
+    (html,) = documents(f"<html><body><pre>{page}</pre></body></html>", "old.html", text_format="wrapped")
     mail = "\n".join(f"> {line}".rstrip() for line in page.split("\n"))
     (quoted,) = documents(mail)
     for read, end in ((joined, "\n\n"), (html, None), (quoted, "\n\n")):

@@ -41,7 +41,7 @@ def test_json_is_read_in_whatever_layout(write, layout, monkeypatch):
 
 
 def test_values_of_a_line_do_not_each_count_all_its_characters_and_endless_nesting_is_bad(write):
-    path = write("corpus.json", dumps([{"text": FIRST}, *[{"title": SECOND}] * 9]))
+    path = write("corpus.json", dumps([{"text": FIRST}, *[{"content": SECOND}] * 9]))
     assert reasons(path) == {"no_text_field": 9}
     dropped = [item.characters for item in read_documents(path) if isinstance(item, Dropped)]
     assert sum(dropped) < path.stat().st_size
@@ -65,11 +65,12 @@ def test_a_bad_value_costs_only_itself(write):
     dropped = [item for item in read_documents(path) if isinstance(item, Dropped)]
     assert [item.source_uri for item in dropped] == [f"{path}#item={n}" for n in (10, 21, 41, 60)]
     assert dropped[0].characters == len(rows[9]) + 1  # a comma
-    for first in ("[1] tea", "12", "[1, 2]"):  # no objects, nor an array of them
-        path = write("corpus.jsonl", f"{first}\n{rows[0]}\n")
+    # no objects, nor an array of them, and objects without text
+    for first in ("[1] tea", "12", "[1, 2]", '{"title": 1}', '{"text": 1}'):
+        path = write("corpus.jsonl", f"\n{first}\n\n{rows[0]}\n")
         bad, item = read_documents(path)
-        assert (bad.source_uri, bad.characters) == (f"{path}#line=1", len(first))
-        assert item.source_uri == f"{path}#line=2"
+        assert (bad.source_uri, bad.characters) == (f"{path}#line=2", len(first))
+        assert item.source_uri == f"{path}#line=4"
 
 
 @pytest.mark.parametrize("bad", ['9,"没有结束', '9,"他说"好"。"', '9,"两行\n"没有"结束"'])
@@ -111,4 +112,4 @@ def test_a_page_that_is_too_long_is_dropped(write, monkeypatch):
     path = write("page.md", "茶" * 20_000)
     assert not reasons(path)
     monkeypatch.setattr("data.sources.documents.MAX_PAGE_CHARACTERS", 10_000)
-    assert reasons(path) == {"page_too_long": 1}
+    assert list(read_documents(path)) == [Dropped(str(path), "page_too_long", 20_000)]
