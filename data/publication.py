@@ -97,7 +97,7 @@ def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = Fals
     if not (newest.number or may_be_empty):
         raise InputError(f"nothing is published at {store.url}")
     make_folder(workspace.root)
-    is_same = newest.number == base.number
+    is_same = newest.files == base.files
     if is_same and all((workspace.root / name).is_file() for name in base.files):
         return newest
     if newest.number < base.number:

@@ -234,6 +234,16 @@ def test_what_is_lost_here_is_not_published_and_what_is_lost_there_is_published_
     assert send(url, two).number == 2
     three = two.changed(workspace=two.root.parent / "three")
     assert get(url, three).number == 2 and instances(three) == instances(two)
+    RemoteFolder(url).files.rm("manifests", recursive=True)
+    other = Workspace(two.root.parent / "other")
+    other.report("").mkdir(parents=True)
+    for number in (1, 2):  # by chance as many publications as before
+        other.report("page.html").write_text(f"<p>{number}")
+        assert publish(RemoteFolder(url), other).number == number
+    with pytest.raises(InputError, match="was published by another writer meanwhile"):
+        send(url, three)
+    assert get(url, three).number == 2 and not three.place.catalog.exists()
+    assert contents(three, "*/*") == contents(other, "*/*")
 
 
 def test_a_manifest_created_unheard_is_its_own_and_a_folder_written_to_is_refused(url, one, two, monkeypatch):
@@ -255,6 +265,8 @@ def test_a_manifest_created_unheard_is_its_own_and_a_folder_written_to_is_refuse
 
 def test_a_corpus_is_removed_from_a_published_workspace(url, one, two, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with working_copy(f"{url}-new") as copy:  # a writer may begin it
+        assert copy.root.is_dir()
     send(url, one)
     with writer_lock(RemoteFolder(url)), working_copy(url, read_only=True) as copy:  # which needs no lock
         copy.tokenizers.mkdir(exist_ok=True)
@@ -266,8 +278,9 @@ def test_a_corpus_is_removed_from_a_published_workspace(url, one, two, tmp_path,
     next(two.place.shards("tea").iterdir()).unlink()  # as where a cache is cleared
     get(url, two)
     assert instances(two) == [(0, 0)] and not contents(two, "shards/**/*")
-    with pytest.raises(InputError, match=f"is a copy of {url}, not of {url}-2: choose another folder"):
-        get(f"{url}-2", two)
+    for work, corpus in ((get, two), (send, one)):
+        with pytest.raises(InputError, match=f"is a copy of {url}, not of {url}-2: choose another folder"):
+            work(f"{url}-2", corpus)
 
 
 def test_of_two_writers_one_is_refused_but_not_for_one_that_a_containers_restart_ended(
