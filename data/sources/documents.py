@@ -214,8 +214,8 @@ def read_text_rows(uri: str) -> Iterator[tuple[str, ...]]:
             for item in _read_part(part, SourceRules(text_format="bert")):
                 if isinstance(item, RawDocument):
                     yield from (tuple(line.split("\t")) for line in item.text.split("\n"))
-                elif item.reason == "unreadable_file":
-                    raise OSError(item.source_uri)
+                elif item.reason not in ("empty_file", "not_supported"):
+                    raise OSError(f"{item.source_uri}: {item.reason}")
 
 
 def _text_rows(file: BufferedReader, kind: str) -> Iterator[tuple[str, ...]]:
@@ -230,6 +230,8 @@ def _text_rows(file: BufferedReader, kind: str) -> Iterator[tuple[str, ...]]:
             yield tuple(
                 text for text in _texts_in(row) if not (is_head and text.isidentifier() and text.isascii())
             )
+    elif file.peek(1):
+        raise OSError("not_text")
     if error := damage(file):
         raise error
 

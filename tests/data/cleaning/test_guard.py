@@ -109,6 +109,8 @@ def good_jsonl(count):
         ("cut.txt.gz", gzip.compress(bytes(range(50)).hex().encode() * 500, mtime=0)[:-20]),
         ("cut.tsv.gz", gzip.compress(f"{QUESTION}\n".encode() * 500, mtime=0)[:-20]),
         ("quotes.csv", f'a,b\n"{QUESTION},1\n{QUESTION},0\n'.encode()),
+        ("noise.zip", zip_of({"dev.jsonl": good_jsonl(3), "b.csv": bytes(range(256))})),
+        ("long.zip", zip_of({"dev.jsonl": good_jsonl(3), "b.md": b"tea " * (2 << 20 | 1)})),
         ("no.parquet", b"PAR1 no table PAR1"),
         ("out.zip", zip_of({"dev.jsonl": good_jsonl(3), "../dev.jsonl": good_jsonl(3)})),
     ],
