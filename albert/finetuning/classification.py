@@ -103,11 +103,12 @@ class Choice:
         counts = np.diff(encoded.first)[:, None]
         table = np.full((len(counts), counts.max()), -np.inf)
         table[np.arange(counts.max()) < counts] = scores[:, 0]
-        predicted = table.argmax(-1)
-        right = predicted == encoded.targets
+        best = table == table.max(-1, keepdims=True)
+        # equal scores share a point: in some files the right answer always comes first
+        points = best[np.arange(len(best)), encoded.targets] / best.sum(-1)
         return Predictions(
-            answers=tuple(one.choices[at] for one, at in zip(examples, predicted, strict=True)),
-            right=right,
-            statistics={"accuracy": mean_statistics(right)},
+            answers=tuple(one.choices[at] for one, at in zip(examples, table.argmax(-1), strict=True)),
+            right=points == 1,
+            statistics={"accuracy": mean_statistics(points)},
             probabilities=softmax(table, axis=-1),
         )

@@ -187,6 +187,9 @@ def test_a_choice_is_among_a_questions_own_answers(tokenizer):
     e = np.exp(-np.arange(3))
     assert found.probabilities[0].tolist() == pytest.approx((e[[1, 0, 2]] / e.sum()).tolist())
     assert found.probabilities[1].tolist() == pytest.approx([1 / (1 + e[1]), e[1] / (1 + e[1]), 0])
+    # equal scores, as a model that diverged gives, are worth chance wherever the right answer stands
+    equal = Choice("cls").predict(np.zeros((5, 1)), examples, encoded)
+    assert equal.statistics["accuracy"][:, 0].tolist() == [1 / 3, 1 / 2] and not equal.right.any()
 
 
 def test_encoding_is_cut_to_the_models_positions(tmp_path, tokenizer):
