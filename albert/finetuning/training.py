@@ -49,12 +49,16 @@ def read_task(settings: FineTuneSettings) -> TaskData:
 
 
 def check_models(settings: FineTuneSettings) -> None:
-    """Raise InputError or ConfigError for a model that cannot be fine-tuned."""
+    """Raise InputError or ConfigError for a model that cannot be fine-tuned, or is a recipe's run twice."""
+    weights = []
     for path in settings.models:
         if not names_checkpoint(str(path)):
             why = "a preset has no vocabulary and no weights" if path.name in PRESETS else "no such file"
             raise InputError(f"--model {path} is not a checkpoint folder: {why}")
-        load_start(path)
+        weights.append(load_start(path).source.sha256)
+    for name, numbers in settings.recipes().items():
+        if len({weights[at] for at in numbers}) < len(numbers):
+            raise InputError(f"{name} names one pretraining run twice: two checkpoints have the same weights")
 
 
 @dataclass(frozen=True, kw_only=True)

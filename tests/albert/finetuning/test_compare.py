@@ -10,13 +10,14 @@ from albert.finetuning import (
     FineTuneOptimizer,
     ModelRuns,
     SeedRun,
+    check_models,
     compare_models,
     parse_models,
     prepare,
     read_task,
     train_models,
 )
-from data.errors import ConfigError
+from data.errors import ConfigError, InputError
 from tests.albert.finetuning.examples import settings_of, table
 from tests.albert.report_samples import seed_result
 
@@ -151,6 +152,9 @@ def test_models_of_one_name_are_runs_of_a_recipe(task, tmp_path):
     for one, other in ((second, second), (run / "checkpoint-5", tmp_path / "third/../run/checkpoint-10")):
         with pytest.raises(ConfigError, match="recipe names one pretraining run twice"):
             replace(apart, models=(first, one, other))
+
+    with pytest.raises(InputError, match="recipe names one pretraining run twice: .* the same weights"):
+        check_models(settings)
 
     def train(runs):
         given = [(one, ONE[0] if one.name == "recipe (1)" else GOLD) for one, *_ in runs]
