@@ -215,7 +215,10 @@ def intrinsic_table(comparison: Comparison) -> Table:
     table = Table.of("", records)
     if len(table.columns) == 1:
         return Table.of("", ())
-    caption = "Before fine-tuning, on texts never trained on and with fixed masks: accuracies in points."
+    caption = "Before fine-tuning, on held-out texts with fixed masks: accuracies in points. "
+    caption += "What a checkpoint from elsewhere has read of these is not known."
+    if any(len(model.checkpoints) > 1 for model in comparison.models):
+        caption += " Of several pretraining runs the first is measured."
     if "drift" in table.columns:
         caption += " Drift is the general one's change against the first model."
     if "domain words" in table.columns:

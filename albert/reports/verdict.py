@@ -30,7 +30,8 @@ def _of_evaluation(comparison: Comparison, drift: str) -> str:
     if model.drift is not None:
         half = model.drift_half_width
         ends = None if half is None else (model.drift - half, model.drift + half)
-        drift = f"; general drift {change(model.drift)}{_doubt(Measured(model.drift, ends), change)}"
+        of_run = " of its first run" if len(model.checkpoints) > 1 else ""
+        drift = f"; general drift{of_run} {change(model.drift)}{_doubt(Measured(model.drift, ends), change)}"
     unread = without(difference, comparison.examples[comparison.split])
     summary = f"{gain(difference)} points of {where} {_over(comparison, model)}{named}{unread}{drift}"
     if difference.unknown:
