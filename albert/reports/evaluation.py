@@ -197,21 +197,19 @@ def steps_table(comparison: Comparison) -> Table:
 
 def intrinsic_table(comparison: Comparison) -> Table:
     """Show what the checkpoints know before fine-tuning, without columns that no model has."""
-    records = []
-    for model in comparison.models:
-        measured = model.intrinsic or Intrinsic()
-        records.append(
-            {
-                "Language model": model.label,
-                "domain MLM": points(measured.domain_mlm_accuracy),
-                "general MLM": points(measured.general_mlm_accuracy),
-                "drift": MISSING
-                if model is comparison.models[0]
-                else plus_minus(change(model.drift), model.drift_half_width),
-                "sentence order": points(measured.sop_accuracy),
-                "domain words": points(measured.cloze_accuracy),
-            }
-        )
+    first, *_ = comparison.models
+    records = [
+        {
+            "Language model": model.label,
+            "domain MLM": points(measured.domain_mlm_accuracy),
+            "general MLM": points(measured.general_mlm_accuracy),
+            "drift": MISSING if model is first else plus_minus(change(model.drift), model.drift_half_width),
+            "sentence order": points(measured.sop_accuracy),
+            "domain words": points(measured.cloze_accuracy),
+        }
+        for model in comparison.models
+        for measured in [model.intrinsic or Intrinsic()]
+    ]
     table = Table.of("", records)
     if len(table.columns) == 1:
         return Table.of("", ())

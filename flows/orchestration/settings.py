@@ -27,7 +27,7 @@ T = TypeVar("T", bound="DataclassInstance")
 Workers = Annotated[int | None, Field(ge=1, le=1024)]
 Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Commas, Field(min_length=1)]
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0, le=2**31)], ...], Commas, Field(min_length=1)]
-Shares = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Commas]
+Shares = Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], Commas]
 Place = Annotated[
     str, Field(description="Folder for everything made, or a URL such as s3://bucket/workspace (工作区).")
 ]
