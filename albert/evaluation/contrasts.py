@@ -22,6 +22,7 @@ from albert.evaluation.intervals import (
     estimate,
     holm,
     linearised,
+    shared_seeds,
     unit_scores,
 )
 from albert.evaluation.records import Comparison, Difference, ModelResult
@@ -83,12 +84,14 @@ def _difference(
     unread = np.setdiff1d(np.arange(n), read)
     kept = unread if len(unread) >= FEWEST_EXAMPLES else np.arange(n)
     groups = None if comparison.groups is None else np.array(comparison.groups)[kept]
-    first, second = (  # [U, n]: the seeds or pretraining runs of each
-        unit_scores(linearised(comparison.metric, of_one[:, kept], groups), len(one.checkpoints))
-        for one, of_one in zip((baseline, model), outcomes, strict=True)
-    )
-    is_paired = len(first) == len(second) and max(len(baseline.checkpoints), len(model.checkpoints)) <= 1
-    found = estimate(second - first) if is_paired else estimate(second, -first)
+    scores = [linearised(comparison.metric, of_one[:, kept], groups) for of_one in outcomes]
+    several = [len(one.checkpoints) for one in (baseline, model)]
+    first, second = map(unit_scores, scores, several)  # [U, n]: the seeds or pretraining runs of each
+    is_paired = len(first) == len(second) and max(several) <= 1
+    # against a single run nothing cancels what seeds do to a recipe's runs alike
+    alone = len(first) == 1 or len(second) == 1
+    arms = [shared_seeds(*one) for one in zip(scores, several, strict=True) if alone and one[1] > 1]
+    found = estimate(second - first) if is_paired else estimate(second, -first, *arms)
     values = second.mean(1) - (first.mean(1) if is_paired else first.mean())
     is_primary = baseline is comparison.models[0] and model.name == comparison.primary
     unknown = _unknown(comparison, len(unread), (baseline, first), (model, second))

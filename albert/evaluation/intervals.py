@@ -117,6 +117,15 @@ def unit_scores(scores: np.ndarray, checkpoints: int) -> np.ndarray:
     return scores if checkpoints <= 1 else scores.reshape(checkpoints, -1, scores.shape[1]).mean(1)
 
 
+def shared_seeds(scores: np.ndarray, checkpoints: int) -> np.ndarray:
+    """What each seed does to all checkpoints of a recipe alike, from scores [R, n]: an arm [S, n] around 0.
+
+    Whatever else has the same seeds has the same of it; a score, and a difference to a rule, vary with it.
+    """
+    of_seeds = scores.reshape(checkpoints, -1, scores.shape[1]).mean(0)
+    return of_seeds - of_seeds.mean(0)
+
+
 def summarize(
     metric: str,
     statistics: np.ndarray,
@@ -128,10 +137,11 @@ def summarize(
     """The mean score of runs [R, n, k] with its 95% interval; `is_fixed` where nothing in a run is random."""
     scores = linearised(metric, statistics, groups)
     units = unit_scores(scores, checkpoints)
+    arms = [shared_seeds(scores, checkpoints)] if checkpoints > 1 else []
     has_interval = is_fixed or len(units) >= FEWEST_UNITS
     return Summary(
         mean=float(scores.mean()),
-        half_width=estimate(units).half_width if has_interval else None,
+        half_width=estimate(units, *arms).half_width if has_interval else None,
         values=tuple(scores.mean(1).tolist()),
     )
 

@@ -67,6 +67,13 @@ def test_runs_of_a_recipe_are_the_units_in_whatever_order_and_the_page_says_so()
     assert difference.half_width > 1.3 * seeds.differences[0].half_width
     two = replace(model("recipe", runs[:6]), checkpoints=tuple("ab"))
     assert "recipe has 2 pretraining runs, at least 3 are needed" in verdict(comparison(BASE, two))
+    # what seeds do to all its runs alike cancels against another recipe, and not against a rule
+    alike = [replace(model(name, [0.7, 0.8, 0.9] * 3), checkpoints=tuple("abc")) for name in ("x", "y")]
+    rule = replace(model("rule", [0.75]), is_fixed=True)
+    for others, half in (((alike[1], alike[0]), None), ((rule, alike[0]), 4.303 * 0.1 / 3**0.5)):
+        for pair in (others, others[::-1]):
+            found = comparison(*pair).differences[0].half_width
+            assert found is None if half is None else found > 0.9 * half
     runs = {"base": [0.70, 0.75, 0.80], "other": [0.77, 0.82, 0.87]}
     one, other = (replace(model(*of_name), checkpoints=tuple("abc")) for of_name in runs.items())
     found = []

@@ -78,6 +78,16 @@ def test_runs_that_are_not_paired_are_arms_of_their_own(first, second):
     assert 93 <= coverage(simulate(draw, 10 * RUNS)) <= 97
 
 
+def test_a_recipes_score_varies_with_the_seeds_that_its_runs_share():
+    def draw(rng):
+        runs = 2 * rng.normal(size=(1, 5, 1)) + 0.5 * rng.normal(size=(3, 5, 1))
+        values = (runs + 60**0.5 * rng.normal(size=60)).reshape(15, 60)
+        found = summarize("accuracy", np.stack([values, np.ones_like(values)], axis=-1), checkpoints=3)
+        return found.mean, found.half_width
+
+    check_coverage(simulate(draw, RUNS))
+
+
 def test_without_noise_of_examples_or_of_seeds_it_is_that_of_the_other_and_without_any_no_certainty():
     first, second = np.array([0.61, 0.64, 0.60, 0.66]), np.array([0.65, 0.65, 0.66, 0.67])
     found = estimate(np.repeat((second - first)[:, None], 30, axis=1))
