@@ -88,9 +88,8 @@ def _difference(
     several = [len(one.checkpoints) for one in (baseline, model)]
     first, second = map(unit_scores, scores, several)  # [U, n]: the seeds or pretraining runs of each
     is_paired = len(first) == len(second) and max(several) <= 1
-    # against a single run nothing cancels what seeds do to a recipe's runs alike
-    alone = len(first) == 1 or len(second) == 1
-    arms = [shared_seeds(*one) for one in zip(scores, several, strict=True) if alone and one[1] > 1]
+    # a baseline, without a checkpoint, does not vary with the seeds as the runs of a recipe do
+    arms = [shared_seeds(*one) for one in zip(scores, several, strict=True) if 0 in several and one[1] > 1]
     found = estimate(second - first) if is_paired else estimate(second, -first, *arms)
     values = second.mean(1) - (first.mean(1) if is_paired else first.mean())
     is_primary = baseline is comparison.models[0] and model.name == comparison.primary

@@ -120,7 +120,7 @@ def unit_scores(scores: np.ndarray, checkpoints: int) -> np.ndarray:
 def shared_seeds(scores: np.ndarray, checkpoints: int) -> np.ndarray:
     """What each seed does to all checkpoints of a recipe alike, from scores [R, n]: an arm [S, n] around 0.
 
-    Whatever else has the same seeds has the same of it; a score, and a difference to a rule, vary with it.
+    It cancels between checkpoints; a score, and a difference to a baseline, vary with it.
     """
     of_seeds = scores.reshape(checkpoints, -1, scores.shape[1]).mean(0)
     return of_seeds - of_seeds.mean(0)

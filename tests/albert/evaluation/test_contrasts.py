@@ -67,9 +67,9 @@ def test_runs_of_a_recipe_are_the_units_in_whatever_order_and_the_page_says_so()
     assert difference.half_width > 1.3 * seeds.differences[0].half_width
     two = replace(model("recipe", runs[:6]), checkpoints=tuple("ab"))
     assert "recipe has 2 pretraining runs, at least 3 are needed" in verdict(comparison(BASE, two))
-    # what seeds do to all its runs alike cancels against another recipe, and not against a rule
+    # what seeds do to all its runs alike cancels against another recipe, and not against a baseline
     alike = [replace(model(name, [0.7, 0.8, 0.9] * 3), checkpoints=tuple("abc")) for name in ("x", "y")]
-    rule = replace(model("rule", [0.75]), is_fixed=True)
+    rule = replace(model("rule", [0.75]), is_fixed=True, checkpoints=())
     for others, half in (((alike[1], alike[0]), None), ((rule, alike[0]), 4.303 * 0.1 / 3**0.5)):
         for pair in (others, others[::-1]):
             found = comparison(*pair).differences[0].half_width
