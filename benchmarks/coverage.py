@@ -19,6 +19,7 @@ from albert.evaluation import (
     mean_statistics,
     number_statistics,
     score,
+    summarize,
 )
 from benchmarks.support.results import command, markdown, write_result
 
@@ -54,6 +55,20 @@ def recipes(rng: np.random.Generator, unit: float, common: float) -> Interval:
         crossed(rng, 3, 60, (1 - common) ** 0.5 * unit, 0.7) + common**0.5 * unit * runs for _ in range(2)
     ]
     return interval(arms[0], -arms[1])
+
+
+def of_recipe(rng: np.random.Generator, unit: float) -> Interval:
+    """Of the score of a recipe's three runs, whose five seeds differ by `unit` for all of them alike."""
+    runs, seeds = 0.5 * rng.normal(size=3), unit * rng.normal(size=5)
+    values = crossed(rng, 15, 60, 0.3, 0.3) + np.add.outer(runs, seeds).reshape(15, 1)
+    found = summarize("accuracy", np.stack([values, np.ones_like(values)], axis=-1), checkpoints=3)
+    return found.mean, found.half_width or 0.0
+
+
+def failing(rng: np.random.Generator, U: int, share: float) -> Interval:
+    """Of a model whose runs fail by chance, and lose ten deviations then, and one whose runs do not."""
+    fails = rng.random((U, 1)) < share
+    return interval(crossed(rng, U, 60, 0.3, 0.3) - 10 * fails, truth=-10 * share)
 
 
 def difference(rng: np.random.Generator, sizes: np.ndarray, U: int, unit: float, own: float) -> Interval:
@@ -137,6 +152,12 @@ def numbers(rng: np.random.Generator, n: int, has_tail: bool) -> Outcomes:
     return np.stack([number_statistics("spearman", one, gold) for one in said]), None
 
 
+def extremes(rng: np.random.Generator, n: int) -> Outcomes:
+    """Pearson's coefficient of n numbers as of Student's t with three degrees, and normal errors."""
+    gold, noise = rng.standard_t(3, size=n), rng.normal(size=(2, n))
+    return np.stack([number_statistics("pearson", gold + one, gold) for one in noise]), None
+
+
 def score_and_change(metric: str, draw: Callable[..., Outcomes], runs: int, **given: int) -> Cells:
     """Intervals of a model's score, and of the difference of two models that are equally good."""
     rng = np.random.default_rng(1)
@@ -174,6 +195,11 @@ def others(runs: int) -> Iterator[tuple[str, Cells]]:
     for what, common in (("nothing", 0), ("half of their variance", 0.5)):
         name = f"two recipes of three pretraining runs, which share {what}; deviation between runs {units}"
         yield name, by_value(recipes, runs, "unit", DEVIATIONS, common=common)
+    name = "score of a recipe; deviation between the seeds that its three runs share 0, 1, 3, 10"
+    yield name, by_value(of_recipe, runs, "unit", (0, 1, 3, 10))
+    for share in (0.1, 0.2):
+        name = f"change, {share:.0%} of one model's runs fail: three seeds, five, ten"
+        yield name, by_value(failing, runs, "U", SEEDS, share=share)
     for what, sizes in (
         ("one of 20 groups holds half of the examples", np.repeat([190.0, 10.0], [1, 19])),
         ("two of 30 groups hold six tenths", np.repeat([210.0, 10.0], [2, 28])),
@@ -194,6 +220,9 @@ def others(runs: int) -> Iterator[tuple[str, Cells]]:
     for shape, n in product(("normal", "log-normal"), (50, 300)):
         spearman = score_and_change("spearman", numbers, runs, n=n, has_tail=shape == "log-normal")
         yield f"Spearman's coefficient, {n} {shape} numbers: score, change", spearman
+    for n in (300, 1500):
+        pearson = score_and_change("pearson", extremes, runs, n=n)
+        yield f"Pearson's coefficient, {n:,} numbers, some extreme: score, change", pearson
     for deviation in (0.5, 1):
         name = f"change of held-out loss, lengths' deviation {deviation}: 2 documents, 5, 10, 50"
         yield name, by_value(held_out_change, runs, "D", (2, 5, 10, 50), deviation=deviation)
