@@ -19,10 +19,10 @@ PLACEHOLDERS = {
     "phone": "〔电话〕",
 }
 # only characters of a URL (RFC 3986), so that Chinese written straight after it stays, as do marks at its end
-# and a bracket that it does not open
+# and a bracket that it does not open; atomic, as within a longer pattern it would be tried in 2^n ways
 _url_part = r"[\w\-.~:/?#@!$&'*+,;=%]*"
 URL = re.compile(
-    rf"(?:\b(?:https?|ftp)://|\bwww\.)(?:{_url_part}(?:[\w\-~/#@$&*+=%]|\({_url_part}\)))+", re.I | re.A
+    rf"(?>(?:\b(?:https?|ftp)://|\bwww\.)(?:{_url_part}(?:[\w\-~/#@$&*+=%]|\({_url_part}\)))+)", re.I | re.A
 )
 
 _WEIGHTS = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3, 7, 9, 10, 5, 8, 4, 2)

@@ -46,6 +46,8 @@ def test_a_clean_sentence_stays_as_it_is(sentence):
             "见, 又见(. 下同)",
             {},
         ),
+        # a pattern that tried every way to divide the address would not end
+        (f"见（https://www.example.com/{'path/' * 20}index.html 的说明）", "见（ 的说明）", {}),
         ("参看[文档](z_(a).html)与![图](a(1).png)图", "参看文档与图", {}),
         ("a < b 且 List<String> 还在", "a < b 且 List<String> 还在", {}),
         ("若 a<b，c>d，则 A<B 与 C>D，取 x<q, y>0。", "若 a<b，c>d，则 A<B 与 C>D，取 x<q, y>0。", {}),
