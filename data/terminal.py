@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import sys
@@ -108,6 +109,8 @@ def let_go(error: BaseException | None) -> None:
 
 def run_piped(command: Callable[[], int]) -> int:
     """Return a command's exit code, or that of SIGPIPE if a reader such as head has closed its output."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal's encoding, such as GBK, may lack a sign
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = command()
         print(end="", flush=True)  # nothing where there is no output

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -22,6 +23,15 @@ def test_a_command_without_an_output_ends_well():
     command = [sys.executable, "-m", "flows", "checkpoint", "sizes"]
     closed = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], cwd=ROOT, stderr=subprocess.PIPE)
     assert (closed.returncode, closed.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("gbk", "语料名"), ("ascii", r"\u8bed\u6599\u540d")])
+def test_a_terminal_whose_encoding_lacks_a_sign_shows_its_code(encoding, shown):
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "flows", "refresh-corpus", "--help"]
+    answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding=encoding)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert shown in answer.stdout
 
 
 @pytest.mark.parametrize(
