@@ -37,11 +37,11 @@ def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | No
     """Drop unlikely documents of `listed`, and divide the others among shards.
 
     Current shards whose documents all stay as they are are kept; the others are built again from the rest.
-    New documents follow in order, about SHARD_CHARACTERS to a shard; `staged` [sources] says where their text
-    is. Raises InputError if no document can be used.
+    New documents follow in order, about SHARD_CHARACTERS to a shard; their text is in the files of `staged`
+    [listings]. Raises InputError if no document can be used.
     """
     here = {number: str(path) for number, path in enumerate(staged) if path}
-    db.register("staged_files", pa.table({"source": list(here), "file": list(here.values())}))
+    db.register("staged_files", pa.table({"listing": list(here), "file": list(here.values())}))
     drop_unlikely(db, plan, [path for path in staged if path])
     if not db.execute("from listed where stage is null").fetchone():
         raise _nothing_usable(db, plan)
@@ -57,7 +57,7 @@ def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | No
     _number_pieces(db)
     for number in distinct(db, "piece", "numbered"):
         path = plan.staging / f"assigned-{len(pieces):05d}.parquet"
-        rows = f"numbered join staged_files using (source) where piece = {number} order by position"
+        rows = f"numbered join staged_files using (listing) where piece = {number} order by position"
         copy_to(db, f"select file, staged_row as row, has_order from {rows}", path)
         pieces.append(Piece(len(pieces), path, None))
     gone = set(losing)
@@ -104,8 +104,8 @@ def _find_order(db: duckdb.DuckDBPyConnection, plan: Plan) -> bool:
     db.execute(
         f"""
         alter table listed add column has_order boolean;
-        update listed set has_order = source in (
-            select source from listed where stage is null group by source having {having})
+        update listed set has_order = (listing, source) in (
+            select (listing, source) from listed where stage is null group by listing, source having {having})
         """
     )
     return db.execute("from listed where has_order").fetchone() is not None
@@ -147,7 +147,7 @@ def _number_pieces(db: duckdb.DuckDBPyConnection) -> None:
     db.execute(
         """
         create or replace table numbered as
-        select (sum(characters) over (order by position) - characters) // ? as piece, position, source,
+        select (sum(characters) over (order by position) - characters) // ? as piece, position, listing,
             staged_row, has_order
         from listed anti join held using (doc_id) where stage is null order by position
         """,

@@ -20,7 +20,7 @@ from data.refresh.plan import Plan
 from data.refresh.scratch import distinct
 
 _PERPLEXITY = pa.schema([("doc_id", pa.string()), ("perplexity", pa.float64())])
-_ROW_BITS = 40  # a document's position is its source's number above these bits of its row
+_ROW_BITS = 40  # a document's position is its listing's number above these bits of its row
 _NEAR = "stage = 'deduplicate', reason = 'near_duplicate', duplicate_of"
 
 
@@ -29,7 +29,7 @@ def list_documents(db: duckdb.DuckDBPyConnection, plan: Plan, listings: Sequence
 
     Also makes `held` (doc_id, shard's number) of the documents in current shards, and the candidates of near
     duplication: those that the current version knows are not compared again. Returns the numbers of the
-    sources whose text decides about candidates.
+    listings whose text decides about candidates.
     """
     root, shards = plan.workspace.root, plan.current_shards
     for shard in shards:
@@ -53,7 +53,7 @@ def list_documents(db: duckdb.DuckDBPyConnection, plan: Plan, listings: Sequence
         from sketched semi join ranks using (rank)
         """
     )
-    return distinct(db, "source", "compared anti join held using (doc_id)")
+    return distinct(db, "listing", "compared anti join held using (doc_id)")
 
 
 def _documents(plan: Plan, staged: Sequence[Path] = ()) -> str:
@@ -84,7 +84,7 @@ def _list_rows(db: duckdb.DuckDBPyConnection, listings: Sequence[Path]) -> None:
         f"""
         create or replace view listing_rows as
         select (file_index::bigint << {_ROW_BITS}) | file_row_number as position,
-            file_index::bigint as source, *
+            file_index::bigint as listing, *
         from {parquet(listings)};
         create or replace table listed as
         with firsts as (
@@ -113,7 +113,7 @@ def _settle_near_duplicates(db: duckdb.DuckDBPyConnection, index: Path | None) -
         from known semi join original on duplicate_of = original.doc_id
         where listed.doc_id = known.doc_id and stage is null and dropped_reason = 'near_duplicate';
         create or replace table sketched as
-        select listed.doc_id, listed.source, original.doc_id is not null as is_known, bands,
+        select listed.doc_id, listed.listing, original.doc_id is not null as is_known, bands,
             row_number() over (order by original.doc_id is null, position) as rank
         from listed join (select position, bands from listing_rows where bands is not null) using (position)
         left join original using (doc_id)
@@ -123,7 +123,7 @@ def _settle_near_duplicates(db: duckdb.DuckDBPyConnection, index: Path | None) -
 
 
 def drop_repeated(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | None]) -> list[int]:
-    """Mark near duplicates and boilerplate in `listed`; return the sources whose text goes into shards.
+    """Mark near duplicates and boilerplate in `listed`; return the listings whose text goes into shards.
 
     Text comes from the staged files and the shards' documents files. Of near duplicates the one that the
     current version has stays, or else the first.
@@ -133,7 +133,7 @@ def drop_repeated(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Pa
     if quality.boilerplate_documents:
         _drop_boilerplate(db, quality)
     _drop_above(db, quality)
-    return distinct(db, "source", "listed anti join held using (doc_id) where stage is null")
+    return distinct(db, "listing", "listed anti join held using (doc_id) where stage is null")
 
 
 def _drop_near_duplicates(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path]) -> None:
@@ -182,12 +182,12 @@ def drop_unlikely(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Pa
     """
     rules = plan.settings.quality
     new = "listed where stage is null and perplexity is null"
-    if not rules.max_perplexity or not distinct(db, "source", new):
+    if not rules.max_perplexity or not distinct(db, "listing", new):
         return
     of_new = f"""
         select doc_id, text from {parquet(staged, "filename = true, file_row_number = true")} rows
         join staged_files on file = filename
-        semi join (from {new}) new on new.source = staged_files.source and staged_row = file_row_number
+        semi join (from {new}) new on new.listing = staged_files.listing and staged_row = file_row_number
         """
     of_held = f"""
         select doc_id, text from {_documents(plan)}

@@ -5,7 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zlib
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 from data.catalog import (
@@ -31,6 +35,8 @@ from data.tokenization import find_tokenizer, load_tokenizer, tokenizer_digest
 from data.workspace import Workspace
 
 BUILDING_VERSION = 12  # raise it when words, tokens, instances or masks change for the same text
+SMALL = 1 << 16  # bytes of a file whose content takes less time than opening it, or finding it unchanged
+_PACK_FILES = 128  # small files that share a listing, on average
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +45,18 @@ class SourceFile:
 
     uri: str  # with its credentials, so it is neither shown nor stored
     reading: SourceRules
+    size: int = 0  # bytes; 0 if unknown, as of a URL
+    pack: int = 0  # its number: neighbours with the same one share a listing
     previous: Source | None = None  # as the current version read it
 
     @property
     def place(self) -> str:
         """Return its URI as people and the catalog see it."""
         return masked(self.uri)
+
+    @property
+    def is_small(self) -> bool:
+        return self.size <= SMALL and not is_remote(self.uri)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +116,7 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
     by_uri = {source.uri: source for source in sources}
     return Plan(
         settings,
-        tuple(replace(file, previous=by_uri.get(file.place)) for file in files),
+        tuple(replace(file, previous=by_uri.get(file.place)) for file in _pack(files)),
         tokenizer_path,
         {**recipe, **_reading_record(settings), "vocab_size": tokenizer.vocab_size},
         recipe_hash,
@@ -178,7 +190,7 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
             if key.startswith(own) and not is_own:
                 continue
             # a file named twice is read once, by settings of its own if either has some
-            known = files.setdefault(key, SourceFile(uri, reading))
+            known = files.setdefault(key, SourceFile(uri, reading, _size(uri)))
             if known.reading == settings.reading:
                 files[key] = replace(known, reading=reading)
     if not files and not faults:
@@ -186,6 +198,28 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
     if faults:
         raise InputError("; ".join(faults))
     return list(files.values())
+
+
+def _size(uri: str) -> int:
+    with suppress(OSError):  # a URL, or it has just been removed
+        return os.stat(uri).st_size
+    return 0
+
+
+def _pack(files: Iterable[SourceFile]) -> list[SourceFile]:
+    """Number the packs of files. Their names decide where one begins, so that a new file changes one pack."""
+    packed: list[SourceFile] = []
+    for file in files:
+        last = packed[-1] if packed else file
+        goes_on = file.is_small and last.is_small and file.reading == last.reading
+        begins = zlib.crc32(file.place.encode()) % _PACK_FILES == 0
+        packed.append(replace(file, pack=last.pack + (begins or not goes_on)))
+    return packed
+
+
+def packs(files: Iterable[SourceFile]) -> list[tuple[SourceFile, ...]]:
+    """Return files by their pack."""
+    return [tuple(pack) for _, pack in groupby(files, key=lambda file: file.pack)]
 
 
 def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: str | None) -> Path:
@@ -270,18 +304,28 @@ def preview(plan: Plan) -> Changes:
     )
 
 
-def source_of(file: SourceFile, plan: Plan, size: int, digest: str) -> Source:
-    """Describe a file with this content; its listing's name depends on that and on how it is read."""
-    how = (file.reading.text_format, file.reading.text_field or "", plan.recipe_hash)
-    identity = "\0".join((file.place, digest, *how))
-    name = f"listing-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.parquet"
-    listing = plan.workspace.documents(plan.settings.corpus) / name
-    return Source(file.place, size, digest, plan.workspace.relative(listing))
+def sources_of(pack: Sequence[SourceFile], plan: Plan, contents: Iterable[tuple[int, str]]) -> list[Source]:
+    """Describe the files of a pack, given the size and the digest of each.
+
+    The name of their listing depends on those and on how they are read.
+    """
+    found = [(file.place, *content) for file, content in zip(pack, contents, strict=True)]
+    identity = "\0".join(f"{place}\0{digest}" for place, _, digest in found)
+    name = f"{_listing_prefix(pack[0], plan)}{hashlib.sha256(identity.encode()).hexdigest()[:16]}.parquet"
+    listing = plan.workspace.relative(plan.workspace.documents(plan.settings.corpus) / name)
+    return [Source(*one, listing) for one in found]
+
+
+def _listing_prefix(file: SourceFile, plan: Plan) -> str:
+    how = "\0".join((file.reading.text_format, file.reading.text_field or "", plan.recipe_hash))
+    return f"listing-{hashlib.sha256(how.encode()).hexdigest()[:8]}-"
 
 
 def is_changed(file: SourceFile, plan: Plan) -> bool:
     """Whether a file is new, or not what the current version read, or not read as then."""
-    return file.previous is None or source_of(file, plan, *size_and_digest(file.uri)) != file.previous
+    if (known := file.previous) is None or size_and_digest(file.uri) != (known.size, known.sha256):
+        return True
+    return not Path(known.listing_path).name.startswith(_listing_prefix(file, plan))
 
 
 def describe_changes(changes: Changes) -> str:

@@ -27,11 +27,12 @@ from data.instances import list_column
 from data.refresh.settings import RefreshSettings
 from data.sources import REPLACEMENT, Dropped, RawDocument, document_id, read_documents
 
-READING_VERSION = 22  # raise it when cleaning, splitting or filtering change what they give
+READING_VERSION = 23  # raise it when cleaning, splitting or filtering change what they give
 
-# everything a source held in order, dropped documents included; stored as long as a version uses it
+# everything some sources held in order, dropped documents included; stored as long as a version uses it
 LISTING = pa.schema(
     [
+        ("source", pa.int32()),  # its number among those of the listing
         ("doc_id", pa.string()),
         ("source_uri", pa.string()),
         ("staged_row", pa.int64()),  # row of the staged text; null if dropped
@@ -54,7 +55,7 @@ LISTING = pa.schema(
 )
 # kept documents, sentences joined by line ends, until they are in a shard
 STAGED = pa.schema([("doc_id", pa.string()), ("source_uri", pa.string()), ("text", pa.string())])
-_AS_READ = ("doc_id", "source_uri", "raw_characters", "encoding", "text_format", "undecodable")
+_AS_READ = ("source", "doc_id", "source_uri", "raw_characters", "encoding", "text_format", "undecodable")
 _BATCH_CHARACTERS = 1 << 18  # in memory at once
 _BATCH_ROWS = 50_000
 
@@ -62,6 +63,7 @@ _BATCH_ROWS = 50_000
 class _Item(NamedTuple):
     """A cleaned document, or what could not become one."""
 
+    source: int
     source_uri: str
     raw_characters: int
     doc_id: str | None = None
@@ -85,10 +87,10 @@ class _Batch(NamedTuple):
         return [item for item, dropped in zip(self.items, self.dropped, strict=True) if dropped is None]
 
 
-def read_source(uri: str, listing: Path, staged: Path, settings: RefreshSettings) -> None:
-    """Read, clean, split and filter a source; write its listing and the text of kept documents.
+def read_sources(uris: Sequence[str], listing: Path, staged: Path, settings: RefreshSettings) -> None:
+    """Read, clean, split and filter sources; write their listing and the text of kept documents.
 
-    Syncs nothing: the listings of many sources are synced together.
+    Syncs nothing: many listings are synced together.
     """
     with (
         replacing(listing, durable=False) as listing_tmp,
@@ -99,7 +101,7 @@ def read_source(uri: str, listing: Path, staged: Path, settings: RefreshSettings
         pq.ParquetWriter(staged_tmp, STAGED, compression="zstd", use_dictionary=False) as text_writer,
     ):
         row = 0
-        for batch in _batches(uri, settings):
+        for batch in _batches(uris, settings):
             documents = batch.kept()
             listing_writer.write_table(_listing_table(batch, settings, row))
             row += len(documents)
@@ -108,25 +110,28 @@ def read_source(uri: str, listing: Path, staged: Path, settings: RefreshSettings
                 text_writer.write_table(pa.table([*zip(*rows, strict=True)], schema=STAGED))
 
 
-def _batches(uri: str, settings: RefreshSettings) -> Iterator[_Batch]:
+def _batches(uris: Sequence[str], settings: RefreshSettings) -> Iterator[_Batch]:
     items: list[_Item] = []
     size, reading = 0, settings.reading
-    for found in read_documents(uri, text_format=reading.text_format, text_field=reading.text_field):
-        if isinstance(found, Dropped):
-            items.append(_Item(found.source_uri, found.characters, dropped=("read", found.reason)))
-        else:
-            items.append(_clean(found, settings))
-            size += len(found.text)
-        if size > _BATCH_CHARACTERS or len(items) > _BATCH_ROWS:
-            yield _judge(items, settings)
-            items, size = [], 0
+    for source, uri in enumerate(uris):
+        for found in read_documents(uri, text_format=reading.text_format, text_field=reading.text_field):
+            if isinstance(found, Dropped):
+                why = "read", found.reason
+                items.append(_Item(source, found.source_uri, found.characters, dropped=why))
+            else:
+                items.append(_clean(source, found, settings))
+                size += len(found.text)
+            if size > _BATCH_CHARACTERS or len(items) > _BATCH_ROWS:
+                yield _judge(items, settings)
+                items, size = [], 0
     if items:
         yield _judge(items, settings)
 
 
-def _clean(raw: RawDocument, settings: RefreshSettings) -> _Item:
+def _clean(source: int, raw: RawDocument, settings: RefreshSettings) -> _Item:
     text, placeholders = clean_and_count(raw.text, settings.cleaning)
     return _Item(
+        source,
         raw.source_uri,
         len(raw.text),
         document_id(text),
@@ -158,7 +163,7 @@ def _judge(items: list[_Item], settings: RefreshSettings) -> _Batch:
 
 
 def _listing_table(batch: _Batch, settings: RefreshSettings, staged_row: int) -> pa.Table:
-    """Make rows of a batch in the order of the source; `staged_row` is that of its first kept text."""
+    """Make rows of a batch in the order of the sources; `staged_row` is that of its first kept text."""
     items, measures = batch.items, batch.measures
     is_kept = np.array([dropped is None for dropped in batch.dropped])
     bands = pa.nulls(len(items), LISTING.field("bands").type)
@@ -185,6 +190,6 @@ def _listing_table(batch: _Batch, settings: RefreshSettings, staged_row: int) ->
 
 def read_sentences(uri: str) -> Iterator[str]:
     """Yield the sentences of a source's documents that the default rules would keep, duplicates included."""
-    for batch in _batches(uri, RefreshSettings(corpus="raw")):
+    for batch in _batches([uri], RefreshSettings(corpus="raw")):
         for document in batch.kept():
             yield from document.sentences

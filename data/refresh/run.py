@@ -7,11 +7,11 @@ this process and a pool of others, in a flow as tasks of an orchestrator.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
 from tqdm import tqdm
@@ -20,7 +20,7 @@ from data.catalog import sole_writer
 from data.instances import OBJECTIVES
 from data.refresh.build import Piece
 from data.refresh.gates import check_quality
-from data.refresh.plan import Plan, SourceFile, plan_refresh, renew
+from data.refresh.plan import SMALL, Plan, SourceFile, packs, plan_refresh, renew
 from data.refresh.result import RefreshResult
 from data.refresh.settings import RefreshSettings
 from data.refresh.stages import build_batch, commit, discover, divide, find_similar, read_batch
@@ -29,7 +29,6 @@ from data.workers import worker_pool
 
 BATCH_WEIGHT = 64 << 20  # bytes that one task reads at most: ten seconds
 BATCH_SHARDS = 8  # that one task builds at most: ten seconds
-FILE_WEIGHT = 1 << 16  # bytes added for each file: opening it, or finding it unchanged, takes time too
 T = TypeVar("T")
 Item = TypeVar("Item")
 
@@ -151,10 +150,11 @@ def _run(plan: Plan, runner: Runner, on_wait: Callable[[str], None] | None) -> R
 
 def reading_batches(files: Sequence[SourceFile], workers: int) -> list[Batch[SourceFile]]:
     """Group files in order, small neighbours together: a folder may hold a hundred thousand."""
-    groups = _group(files, list(map(_reading_weight, files)), workers, BATCH_WEIGHT)
+    together = packs(files)
+    weights = [sum(map(_reading_weight, pack)) for pack in together]
+    groups = [tuple(chain.from_iterable(group)) for group in _group(together, weights, workers, BATCH_WEIGHT)]
     more = [f" and {len(group) - 1:,} more" if len(group) > 1 else "" for group in groups]
-    labels = [base_name(group[0].uri) + rest for group, rest in zip(groups, more, strict=True)]
-    return [Batch(label, tuple(group)) for label, group in zip(labels, groups, strict=True)]
+    return [Batch(base_name(group[0].uri) + rest, group) for group, rest in zip(groups, more, strict=True)]
 
 
 def building_batches(corpus: str, pieces: Sequence[Piece], workers: int) -> list[Batch[Piece]]:
@@ -186,5 +186,4 @@ def _group(items: Sequence[Item], weights: Sequence[int], workers: int, most: in
 def _reading_weight(file: SourceFile) -> int:
     if is_remote(file.uri):
         return BATCH_WEIGHT  # asking for its size may take as long as reading it
-    size = os.path.getsize(file.uri) if os.path.isfile(file.uri) else 0
-    return FILE_WEIGHT + (0 if file.previous and file.previous.size == size else size)
+    return SMALL + (0 if file.previous and file.previous.size == file.size else file.size)

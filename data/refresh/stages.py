@@ -37,8 +37,8 @@ from data.refresh.assign import Division, assign
 from data.refresh.build import Piece, build_shard, read_pieces, segmenter
 from data.refresh.fates import current_index, drop_repeated, list_documents
 from data.refresh.funnel import funnel_rows, order_rows, write_index
-from data.refresh.plan import Plan, SourceFile, source_of
-from data.refresh.read import read_source
+from data.refresh.plan import Plan, SourceFile, packs, sources_of
+from data.refresh.read import read_sources
 from data.refresh.result import RefreshResult, result_of
 from data.refresh.scratch import connect, interruptible
 from data.segmentation import Word, discover_words, find_similar_words, write_dictionary
@@ -54,7 +54,7 @@ _SMALL = 1000  # documents; of more, 2% are never fewer
 
 @dataclass(frozen=True, slots=True)
 class ReadSource:
-    """A source that was read now, or by the current version and is unchanged."""
+    """A source that was read now, or by the current version and is unchanged; others may share its files."""
 
     source: Source
     listing: Path  # staged until the commit, unless the source is unchanged
@@ -63,23 +63,26 @@ class ReadSource:
 
 def read_batch(files: Sequence[SourceFile], plan: Plan) -> list[ReadSource]:
     """Read several sources, one after the other; their listings are on disk when it returns."""
-    sources = [_read(file, plan) for file in files]
-    sync_all([source.listing for source in sources if source.staged_path])
+    sources = [source for pack in packs(files) for source in _read(pack, plan)]
+    sync_all(list(dict.fromkeys(source.listing for source in sources if source.staged_path)))
     return sources
 
 
-def _read(file: SourceFile, plan: Plan) -> ReadSource:
-    """Read one source, unless the current version read the same bytes in the same way."""
-    changed = _changed_at(file.uri)
-    source = source_of(file, plan, *size_and_digest(file.uri))
-    committed = plan.workspace.root / source.listing_path
-    if source == file.previous and is_readable(committed):
-        return ReadSource(source, committed, None)
-    staged = _stage(file, plan, committed.name)
-    if _changed_at(file.uri) != changed:  # what was read may be half written: the next refresh reads it again
-        digest = hashlib.sha256(f"{source.sha256} until {changed}".encode()).hexdigest()
-        source = source_of(file, plan, source.size, digest)
-    return ReadSource(source, *staged)
+def _read(pack: Sequence[SourceFile], plan: Plan) -> list[ReadSource]:
+    """Read the sources of a pack, unless the current version read the same bytes in the same way."""
+    uris = [file.uri for file in pack]
+    changed = list(map(_changed_at, uris))
+    contents = list(map(size_and_digest, uris))
+    sources = sources_of(pack, plan, contents)
+    committed = plan.workspace.root / sources[0].listing_path
+    if sources == [file.previous for file in pack] and is_readable(committed):
+        return [ReadSource(source, committed, None) for source in sources]
+    staged = _stage(pack, plan, committed.name)
+    for number, before in enumerate(changed):
+        if _changed_at(uris[number]) != before:  # read half written, maybe: the next refresh reads it again
+            size, digest = contents[number]
+            contents[number] = size, hashlib.sha256(f"{digest} until {before}".encode()).hexdigest()
+    return [ReadSource(source, *staged) for source in sources_of(pack, plan, contents)]
 
 
 def _changed_at(uri: str) -> int | None:
@@ -89,25 +92,28 @@ def _changed_at(uri: str) -> int | None:
     return None
 
 
-def _stage(file: SourceFile, plan: Plan, listing_name: str) -> tuple[Path, Path]:
-    """Write the listing and the text of a source to the staging folder; return their paths."""
+def _stage(pack: Sequence[SourceFile], plan: Plan, listing_name: str) -> tuple[Path, Path]:
+    """Write the listing and the text of a pack to the staging folder; return their paths."""
     listing, staged = plan.staging / listing_name, plan.staging / f"staged-{listing_name}"
-    read_source(file.uri, listing, staged, replace(plan.settings, reading=file.reading))
+    settings = replace(plan.settings, reading=pack[0].reading)
+    read_sources([file.uri for file in pack], listing, staged, settings)
     pa.default_memory_pool().release_unused()
     return listing, staged
 
 
 def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
     """Decide which shards stay and which are to be built. Raises InputError if no document can be used."""
-    listings = [source.listing for source in sources]
-    staged = [source.staged_path for source in sources]
+    text_of = {source.listing: source.staged_path for source in sources}
+    listings, staged = list(text_of), list(text_of.values())
     with connect(plan.staging, plan.settings.workers) as db:
         for work in (partial(list_documents, db, plan, listings), partial(drop_repeated, db, plan, staged)):
             for number in interruptible(db, work):
-                if staged[number] is None:  # an unchanged source, whose text is needed after all
-                    again, staged[number] = _stage(plan.files[number], plan, listings[number].name)
+                if staged[number] is None:  # unchanged sources, whose text is needed after all
+                    pack = packs(plan.files)[number]
+                    again, staged[number] = _stage(pack, plan, listings[number].name)
                     if not _begins_as(again, listings[number]):
-                        raise InputError(f"{sources[number].source.uri} changed meanwhile: refresh again")
+                        rest = f" or one of {len(pack) - 1} files after it" if len(pack) > 1 else ""
+                        raise InputError(f"{pack[0].place}{rest} changed meanwhile: refresh again")
         return interruptible(db, partial(assign, db, plan, staged))
 
 
@@ -150,9 +156,9 @@ def commit(
 ) -> RefreshResult:
     """Record the new version in one transaction; if nothing changed, the current one stays."""
     settings, workspace = plan.settings, plan.workspace
-    for source in sources:  # one that is there already was damaged
-        if source.staged_path:
-            os.replace(source.listing, workspace.root / source.source.listing_path)
+    listings = {one.listing: one.source.listing_path for one in sources if one.staged_path}
+    for staged, committed in listings.items():  # one that is there already was damaged
+        os.replace(staged, workspace.root / committed)
     sync(workspace.documents(settings.corpus))
     shards = _arrange(plan.current_shards, division, built)
     current, kept, read = plan.current, len(division.kept), tuple(source.source for source in sources)

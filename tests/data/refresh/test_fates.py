@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.errors import InputError
-from data.refresh.read import read_source
+from data.refresh.read import read_sources
 from tests.data.helpers import random_text
 
 FOOTER = "本网站所有内容均为转载，版权归原作者所有，如有侵权请联系删除。"
@@ -41,6 +41,7 @@ def test_near_copies_are_decided_once_and_again_when_their_original_is_gone(tea)
 @pytest.mark.parametrize("number, kept", [(0, 0), (2, 2)], ids=["at its beginning", "at its end"])
 def test_a_source_that_changes_before_it_is_read_again_gives_no_wrong_text(tea, monkeypatch, number, kept):
     """A copy's source is read again as its original is gone. One that has grown is as good as before."""
+    monkeypatch.setattr("data.refresh.plan.SMALL", 0)  # else both are read together
     first, second, new = map(text, "abc")
     copies = ["茶" + first, second]
     tea.put("a", first)
@@ -50,9 +51,9 @@ def test_a_source_that_changes_before_it_is_read_again_gives_no_wrong_text(tea, 
 
     def read(*source):
         tea.put("b", *copies[:number], new, *copies[number:])
-        read_source(*source)
+        read_sources(*source)
 
-    monkeypatch.setattr("data.refresh.stages.read_source", read)
+    monkeypatch.setattr("data.refresh.stages.read_sources", read)
     with (
         nullcontext() if kept else pytest.raises(InputError, match="b.jsonl changed meanwhile: refresh again")
     ):
@@ -65,13 +66,15 @@ def test_a_source_that_was_written_while_it_was_read_is_read_again(tea, monkeypa
     tea.put("a", text("a"))
     tea.put("b", text("b"))
 
-    def read(uri, *rest):
-        whole = Path(uri).read_bytes()
-        Path(uri).write_bytes(whole if uri.endswith("a.jsonl") else b"")
-        read_source(uri, *rest)
-        Path(uri).write_bytes(whole)
+    def read(uris, *rest):
+        a, b = (Path(uri) for uri in uris)
+        whole = b.read_bytes()
+        a.write_bytes(a.read_bytes())
+        b.write_bytes(b"")
+        read_sources(uris, *rest)
+        b.write_bytes(whole)
 
     with monkeypatch.context() as patch:
-        patch.setattr("data.refresh.stages.read_source", read)
+        patch.setattr("data.refresh.stages.read_sources", read)
         assert tea.refresh().documents == 1
     assert tea.refresh().documents == 2 and not tea.refresh().is_new

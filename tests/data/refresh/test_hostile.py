@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from data.cleaning import CleaningRules, DuplicateRules, clean_text, make_guard, split_sentences
 from data.errors import InputError
 from data.refresh import RefreshSettings
-from data.refresh.read import read_source
+from data.refresh.read import read_sources
 from data.sources.markup import mdx_text
 from tests.conftest import SAMPLES
 from tests.data.helpers import parquet_of, tar_of, zip_of
@@ -166,7 +166,7 @@ def test_mutated_real_files_give_documents_or_reasons(tmp_path, data):
     name = data.draw(st.sampled_from(sorted(REAL_FILES)))
     path, listing_path, kept_path = (tmp_path / one for one in (name, "listing.parquet", "kept.parquet"))
     path.write_bytes(data.draw(mutated_files(name)))
-    read_source(str(path), listing_path, kept_path, RefreshSettings(corpus="c"))
+    read_sources([str(path)], listing_path, kept_path, RefreshSettings(corpus="c"))
     listing, texts = pq.read_table(listing_path).to_pylist(), pq.read_table(kept_path)["text"].to_pylist()
     counts = [row["sentences"] for row in listing if row["stage"] is None]
     assert listing and counts == [text.count("\n") + 1 for text in texts]
@@ -223,7 +223,7 @@ def test_a_document_of_very_many_sentences_takes_time_in_proportion(tmp_path):
     def read(count):
         lines = ["".join(characters[4 * n : 4 * n + 4]) + "。" for n in range(count)]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        read_source(str(path), listing, tmp_path / "staged.parquet", RefreshSettings(corpus="c"))
+        read_sources([str(path)], listing, tmp_path / "staged.parquet", RefreshSettings(corpus="c"))
         assert pq.read_table(listing, columns=["sentences"]).to_pydict() == {"sentences": [count]}
 
     assert takes_time_in_proportion(read, 10_000)
