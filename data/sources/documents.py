@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -95,6 +96,8 @@ def file_kind(name: str) -> str | None:
     name = plain_name(name).lower()
     if name.endswith(ARCHIVES):
         return "archive"
+    if re.fullmatch(r"wiki_\d+", name):  # as `WikiExtractor --json` names its files of Wikipedia
+        return "jsonl"
     return SUFFIXES.get(name[name.rfind(".") :])
 
 

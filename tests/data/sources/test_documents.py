@@ -60,9 +60,10 @@ PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstd, ".bz2": bz2.compress, "
 @pytest.mark.parametrize("compression", PACKED)
 @pytest.mark.parametrize("kind", CONTENT)
 def test_every_format_gives_its_documents(write, kind, compression):
-    path = write(f"corpus.v1.{kind}{compression}", PACKED[compression](CONTENT[kind]))
-    for place in (path, f"file://{path}"):  # a URL is read through fsspec
-        assert [text.replace("\n", "") for text in texts(place)] == [FIRST, SECOND]
+    for name in (f"corpus.v1.{kind}", *["wiki_00"] * (kind == "jsonl")):
+        path = write(f"{name}{compression}", PACKED[compression](CONTENT[kind]))
+        for place in (path, f"file://{path}"):  # a URL is read through fsspec
+            assert [text.replace("\n", "") for text in texts(place)] == [FIRST, SECOND]
 
 
 # good files, a folder, a file of another kind, an archive, and names that lead out of their folder
