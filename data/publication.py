@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from glob import glob
+from itertools import chain
 from pathlib import PurePosixPath
 
 from pydantic import TypeAdapter
@@ -79,9 +81,11 @@ def published_at(workspace: Workspace) -> str:
 def _list_files(workspace: Workspace, base: Manifest) -> Manifest:
     """List the files to publish and their times, hashing only those that changed since `base`."""
     files, times = dict[str, Entry](), dict[str, int]()
-    for path in (workspace.catalog, *(p for f in FOLDERS for p in sorted((workspace.root / f).rglob("*")))):
-        if path.is_file() and not path.name.endswith(TEMPORARY_SUFFIX):
-            name, stat = path.relative_to(workspace.root).as_posix(), path.stat()
+    # a folder may be a link to another disk, which `rglob` does not follow
+    found = (glob(f"{f}/**", root_dir=workspace.root, recursive=True, include_hidden=True) for f in FOLDERS)
+    for name in (workspace.catalog.name, *sorted(chain(*found))):
+        if (path := workspace.root / name).is_file() and not name.endswith(TEMPORARY_SUFFIX):
+            stat = path.stat()
             is_same = name in base.files and base.times[name] == stat.st_mtime_ns
             files[name] = base.files[name] if is_same else Entry(sha256(path), stat.st_size)
             times[name] = stat.st_mtime_ns

@@ -186,6 +186,8 @@ def test_a_workspace_without_a_corpus_is_published_but_for_its_locks_and_work(ur
     for name in (*lasting, "experiments", "locks"):
         (tea.root / name / "law").mkdir(parents=True)
         shutil.copy(vocabulary_file, tea.root / name / "law" / "vocab.txt")
+    law = tea.root / "models" / "law"
+    law.symlink_to(law.rename(tea.root / "law"))  # as to another disk
     assert run_app(app, ["push", url, "--workspace", str(tea.root)]) == 0
     get(url, two)
     assert contents(two, "*/*/*").keys() == {f"{name}/law/vocab.txt" for name in lasting}
