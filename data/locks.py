@@ -62,7 +62,8 @@ def writer_lock(store: RemoteFolder) -> Iterator[None]:
     """Be the only writer of a store. Raises InputError naming another one, unless it died on this machine."""
     me = {"host": socket.gethostname(), "process": os.getpid(), "since": datetime.now(UTC).isoformat()}
     try:
-        while not store.create(WRITER, json.dumps(me).encode()):
+        # its own lock is in its way if it was created by a request that was sent again
+        while not store.create(WRITER, json.dumps(me).encode()) and _writer(store) != me:
             _remove_dead_writer(store)
     except FileNotFoundError:
         raise InputError(f"{store.url}: no such bucket") from None
