@@ -118,7 +118,7 @@ def reaching(uri: str, *passing: type[Exception]) -> Iterator[None]:
 
 def _unreachable(uri: str, error: Exception) -> InputError:
     # fsspec's "not found" has the reason as its cause
-    message = " ".join(str(error.__cause__ or error).split())[:200] or type(error).__name__
+    message = " ".join(masked(str(error.__cause__ or error)).split())[:200] or type(error).__name__
     return InputError(f"{uri} cannot be reached: {message}")
 
 
