@@ -198,9 +198,9 @@ def _expand_remote(source: str) -> list[str]:
     system, path = _file_system(source)
     try:
         with reaching(source, FileNotFoundError):
-            if glob.has_magic(path):
+            if glob.has_magic(_without_query(path)):
                 paths = [p for p in system.glob(path) if system.isfile(p)]
-            elif system.isdir(path) and not system.isfile(path):
+            elif not system.isfile(path) and system.isdir(path):
                 paths = [p for p in system.find(path) if "/." not in f"/{p.removeprefix(path)}"]
             else:
                 system.info(path)
@@ -282,4 +282,9 @@ def open_binary(uri: str) -> io.BufferedReader:
 
 def base_name(uri: str) -> str:
     """Return the last part of a path, or of a URL without its query."""
-    return uri.rsplit("/", 1)[-1].split("?")[0] if is_remote(uri) else Path(uri).name
+    return _without_query(uri).rsplit("/", 1)[-1].split("?")[0] if is_remote(uri) else Path(uri).name
+
+
+def _without_query(url: str) -> str:
+    """Remove a web address's query; elsewhere a question mark may be a pattern's or a folder's."""
+    return url.split("?")[0] if url.startswith("http") else url
