@@ -255,10 +255,13 @@ class _Transfer(io.RawIOBase):
         return self._file.seekable() and getattr(self._file, "size", 0) is not None
 
     def readinto(self, buffer: Any) -> int:
+        # as much as fits: what a server sends first may be too short to tell a compression or an encoding
+        view, size = memoryview(buffer), 0
         with reaching(self._uri):
-            block = self._file.read(len(memoryview(buffer)))
-        buffer[: len(block)] = block
-        return len(block)
+            while size < len(view) and (block := self._file.read(len(view) - size)):
+                view[size : size + len(block)] = block
+                size += len(block)
+        return size
 
     def seek(self, offset: int, whence: int = 0) -> int:
         return self._file.seek(offset, whence)

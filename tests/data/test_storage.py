@@ -1,5 +1,7 @@
+import bz2
 import socket
 import threading
+import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
@@ -33,10 +35,11 @@ class Handler(SimpleHTTPRequestHandler):
     }
 
     def copyfile(self, source, target):
+        target.write(source.read(4000 if self.breaks_off else 5))
         if self.breaks_off:
-            target.write(source.read(4000))
             self.close_connection = True
         else:
+            time.sleep(0.02)  # the first bytes arrive alone
             super().copyfile(source, target)
 
     def send_head(self):
@@ -116,6 +119,7 @@ def test_a_remote_file_is_fetched_once_and_by_a_server_without_ranges_too(server
     for name, content in (
         ("a.zip", zip_of({"a.txt": NEW.encode()})),
         ("a.parquet", parquet_of(text=[NEW])),
+        ("a.txt.bz2", bz2.compress(NEW.encode())),
         ("a.html", f"<p>{NEW}</p><a href='a.zip'></a>".encode()),  # no folder of what it leads to
     ):
         (tmp_path / name).write_bytes(content)
