@@ -10,6 +10,7 @@ import gzip
 import io
 import lzma
 import os
+import stat
 import struct
 import sys
 import tarfile
@@ -185,8 +186,8 @@ def _zip_members(uri: str, raw: IO[bytes]) -> Iterator[Part]:
                 with suppress(UnicodeEncodeError):  # the library takes it for cp437, unless a field has it
                     name = _member_name(name.encode("cp437"))
             inner = f"{uri}!{name}"
-            if _is_unsafe(name):
-                yield Part(inner, name, None, "unsafe_name")
+            if _is_unsafe(name) or stat.S_ISLNK(member.external_attr >> 16):
+                yield Part(inner, name, None, "unsafe_name" if _is_unsafe(name) else "not_a_file")
                 continue
             checksum = member.CRC
             del member.CRC  # the library withholds what it had read when it finds another

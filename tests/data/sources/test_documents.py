@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import random
+import stat
 import struct
 import tarfile
 import zipfile
@@ -198,6 +199,9 @@ def test_names_in_archives_that_are_not_utf_8_are_decoded_or_escaped_and_links_n
     path = write("link.tar", link.tobuf() + ARCHIVES["tar"])
     assert len(texts(path)) == 6 and reasons(path)["not_a_file"] == 1
 
+    member.external_attr = stat.S_IFLNK << 16
+    path = write("link.zip", zip_of({member: b"a.jsonl"}))
+    assert list(read_documents(path)) == [Dropped(f"{path}!abcd.txt", "not_a_file")]
 
 WHOLE = ARCHIVES["tar.gz"]
 ENDLESS = tarfile.TarInfo("tea.txt")
