@@ -247,6 +247,7 @@ def _find(raw: IO[bytes], mark: bytes) -> bool:
 def _tar_members(uri: str, file: io.BufferedReader) -> Iterator[Part]:
     try:
         archive = tarfile.open(fileobj=file, mode="r|")  # noqa: SIM115
+            archive.members.clear()  # type: ignore[attr-defined]  # the library keeps all, 450 bytes each
     except tarfile.TarError as fault:
         raise damage(file) or fault from None  # decompression may have failed before
     with archive:
