@@ -39,10 +39,10 @@ _LOCAL = struct.Struct("<2x2H8xL4x2H")
 _UTF_8 = 0x800  # the flag of a member whose name is in UTF-8
 _MOST_BYTES = 1 << 42  # of a tar's member, which the library skips block by block, be they there or not
 _ZIP64 = 0xFFFFFFFF  # in place of a size that the extra field has, or nobody knows
-# of a damaged file; the last three in a zip file: an unknown method, a password, a name that is not UTF-8
+# of a damaged file; the last two in a zip file: a password or an unknown method, a name that is not UTF-8
 DAMAGED = (
     *(OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError),
-    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, UnicodeDecodeError),
+    *(zipfile.BadZipFile, RuntimeError, UnicodeDecodeError),
 )
 
 
@@ -51,7 +51,7 @@ class Part:
     """A part of a source that is read as a separate file."""
 
     uri: str  # of the source without credentials, then "!" and the name of an archive's member
-    name: str  # without the suffix of a compression; its own suffix says how it is read
+    name: str  # its suffix says how it is read
     file: io.BufferedReader | None
     refused: str | None = None  # the reason why it is not read
 
@@ -149,14 +149,13 @@ def seekable(file: io.BufferedReader) -> IO[bytes]:
         return file
     copy = tempfile.TemporaryFile()  # noqa: SIM115
     copyfileobj(file, copy, 1 << 20)
-    copy.seek(0)
     return copy
 
 
 def _content(uri: str, name: str, stream: Any, checksum: int | None = None) -> Iterator[Part]:
     """Yield an archive's member, which may be compressed once more."""
     with decompressed(io.BufferedReader(_Damaged(stream, checksum), _BUFFER)) as file:
-        yield Part(uri, plain_name(name), file)
+        yield Part(uri, name, file)
 
 
 def _is_unsafe(name: str) -> bool:
@@ -211,10 +210,7 @@ def _member_name(name: bytes) -> str:
 def _rescued_members(uri: str, raw: IO[bytes]) -> Iterator[Part]:
     """Find the members of a zip file without its directory by their headers (APPNOTE.TXT, 4.3.7)."""
     raw.seek(0)
-    while _find(raw, _MARK):
-        header = raw.read(_LOCAL.size)
-        if len(header) < _LOCAL.size:
-            return
+    while _find(raw, _MARK) and len(header := raw.read(_LOCAL.size)) == _LOCAL.size:
         flags, method, compressed, name_size, extra_size = _LOCAL.unpack(header)
         name = _member_name(raw.read(name_size))
         if name.endswith("/"):
@@ -247,11 +243,11 @@ def _find(raw: IO[bytes], mark: bytes) -> bool:
 def _tar_members(uri: str, file: io.BufferedReader) -> Iterator[Part]:
     try:
         archive = tarfile.open(fileobj=file, mode="r|")  # noqa: SIM115
-            archive.members.clear()  # type: ignore[attr-defined]  # the library keeps all, 450 bytes each
     except tarfile.TarError as fault:
         raise damage(file) or fault from None  # decompression may have failed before
     with archive:
         for member in archive:
+            archive.members.clear()  # type: ignore[attr-defined]  # the library keeps all, 450 bytes each
             if member.isdir():
                 continue
             inner = masked(f"{uri}!{member.name}")
