@@ -168,12 +168,8 @@ def expand(source: str) -> list[str]:
     if not source.strip():
         raise InputError("an empty source was given: the current folder is .")
     path = Path(os.path.expanduser(source))
-    if path.is_dir():
+    if os.path.lexists(path):
         paths = list(_entries(path))
-    elif os.path.lexists(path):
-        if not path.is_file():
-            raise InputError(f"source {source} is no file that can be read")
-        return [str(path)]
     else:
         paths = [one for name in glob.glob(str(path), recursive=True) for one in _entries(Path(name))]
         if not paths:

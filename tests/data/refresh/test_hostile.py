@@ -190,7 +190,7 @@ def test_what_is_no_file_is_named_and_the_rest_read(tea):
     assert dropped(tea) == reasons
     assert not tea.refresh().is_new
     for name in ("pipe.txt", "b.txt"):
-        with pytest.raises(InputError, match=f"{name}.* is no file that can be read"):
+        with pytest.raises(InputError, match=f"{name} holds no file that can be read"):
             tea.plan(source=(str(tea.raw / name),))
 
 
