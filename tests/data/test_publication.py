@@ -140,7 +140,7 @@ def test_another_machine_pulls_the_same_bytes_and_continues(url, one, two):
     assert len(contents(two, "shards/tea/*")) > 4 and instances(one) == instances(two)
     for path in two.place.shards("tea").iterdir():  # as where old files of a cache are cleared away
         path.unlink()
-    get(url, two)
+    get(f"{url}/", two)
     assert send(url, one).number == send(url, two).number == 1  # nothing changed
     one.put("new", NEW)
     # without a vocabulary: the corpus's own, which was published with it
@@ -346,6 +346,8 @@ def test_urls_that_hold_no_workspace_are_refused(s3, tea, tmp_path, url, capsys)
     ]:
         with pytest.raises(InputError, match=message), working_copy(place):
             pass
+    with pytest.raises(InputError, match="is no URL, such as s3://"):
+        get(str(tmp_path), tea)
     with pytest.raises(InputError, match="nothing is published at"), working_copy(url, read_only=True):
         pass
     assert run_app(app, ["push", url, "--workspace", str(tmp_path / "none")]) == 2

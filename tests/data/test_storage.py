@@ -74,6 +74,7 @@ def test_credentials_reach_no_record_or_message_and_a_cut_transfer_ends_the_refr
     others = tea.settings.source[0].replace(USER_INFO, "milch:andere")
     # a file is named once in the catalog
     assert len(tea.plan(source=(*tea.settings.source, others)).files) == 1
+    assert size_and_digest(others) == size_and_digest(*tea.settings.source)
     seen += [str(tea.ask(f"from {table}")) for (table,) in tea.ask(TABLES)]
     places = tea.ask("select uri from sources union all select distinct source_uri from documents")
     assert all("://***@127.0.0.1" in place and "/tea.jsonl?***" in place for (place,) in places)
@@ -90,8 +91,10 @@ def test_credentials_reach_no_record_or_message_and_a_cut_transfer_ends_the_refr
         ("http://2852039166/a.txt", "is link-local"),
         ("https://[fe80::1]/a.txt", "is link-local"),
         ("zip://a.txt::http://[::ffff:169.254.1.1]/a.zip", "is link-local"),
-        ("http://me@localhost:8000/a.txt", "is this machine.* --reading.allow-loopback"),
-        ("http://0.0.0.0/a.txt", "is this machine"),
+        ("sftp://me@localhost:8000/a.txt", "is this machine.* --reading.allow-loopback"),
+        ("HTTP://0.0.0.0/a.txt", "is this machine"),
+        ("http://a..b/a.txt", "a..b/a.txt cannot be reached"),
+        ("http://[::no]/a.txt", r"::no\]/a.txt cannot be reached"),
         ("nonsense://bucket/a.txt", r"^nonsense://bucket/a.txt: Prot.* pip install 'jixu\[remote\]'"),
         ("dropbox://bucket/a.txt", r"^dropbox://bucket/a.txt: Drop.* pip install 'jixu\[remote\]'"),
     ],
@@ -127,12 +130,13 @@ def test_a_remote_file_is_fetched_once_and_by_a_server_without_ranges_too(server
         with monkeypatch.context() as patch:
             for _ in range(2):  # the second time as of a server that does not know how long its answer is
                 assert [item.text for item in read_documents(f"{server}/{name}")] == [NEW]
+                assert size_and_digest(f"{server}/{name}")[0] == len(content)
                 patch.setattr(Handler, "send_header", lambda self, name, value: None)
     (tmp_path / "none.tar").write_bytes(bytes(10240))
     place = masked(f"{server}/none.tar")
     assert list(read_documents(f"{server}/none.tar")) == [Dropped(place, "empty_file")]
-    for error, message in ((TimeoutError(), "TimeoutError"), (OSError(f"s3://{'me' * 99}@b"), "s3:.*@b")):
-        with pytest.raises(InputError, match=f"a cannot be reached: {message}$"), reaching("s3://b/a"):
+    for error, why in ((TimeoutError(), "TimeoutError"), (OSError(f"s3://{'me' * 99}@b\nc"), "s3:.*@b c")):
+        with pytest.raises(InputError, match=f"a cannot be reached: {why}$"), reaching("s3://b/a"):
             raise error
 
 
