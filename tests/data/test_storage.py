@@ -92,7 +92,7 @@ def test_credentials_reach_no_record_or_message_and_a_cut_transfer_ends_the_refr
         ("https://[fe80::1]/a.txt", "is link-local"),
         ("zip://a.txt::http://[::ffff:169.254.1.1]/a.zip", "is link-local"),
         ("sftp://me@localhost:8000/a.txt", "is this machine.* --reading.allow-loopback"),
-        ("HTTP://0.0.0.0/a.txt", "is this machine"),
+        ("HTTP://0.0.\t0.0/a.txt", "is this machine"),
         ("http://a..b/a.txt", "a..b/a.txt cannot be reached"),
         ("http://[::no]/a.txt", r"::no\]/a.txt cannot be reached"),
         ("nonsense://bucket/a.txt", r"^nonsense://bucket/a.txt: Prot.* pip install 'jixu\[remote\]'"),
