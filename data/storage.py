@@ -178,7 +178,7 @@ def expand(source: str) -> list[str]:
             raise InputError(f"source {source} does not exist{place}")
     if not any(map(os.path.isfile, paths)):
         raise InputError(f"source {source} holds no file that can be read")
-    return sorted({str(Path(name)) for name in paths})
+    return sorted(set(paths))
 
 
 def _entries(folder: Path) -> Iterator[str]:
