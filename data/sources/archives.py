@@ -86,8 +86,9 @@ _DECOMPRESSORS: dict[bytes, Callable[[Any], Any]] = {
 class _Damaged(io.RawIOBase):
     """A decompressed stream that ends where it is damaged, and keeps the error."""
 
-    def __init__(self, stream: Any, checksum: int | None = None):  # a reader with `read1`; CRC-32
-        self.stream, self.checksum, self.sum = stream, checksum, 0
+    # a reader with `read1`; CRC-32; the compressed file
+    def __init__(self, stream: Any, checksum: int | None = None, packed: io.BufferedReader | None = None):
+        self.stream, self.checksum, self.packed, self.sum = stream, checksum, packed, 0
         self.damage: Exception | None = None
 
     def readable(self) -> bool:
@@ -102,6 +103,8 @@ class _Damaged(io.RawIOBase):
                 if not content:
                     if self.checksum not in (None, self.sum):
                         self.damage = zipfile.BadZipFile("Bad CRC-32")
+                    elif self.packed and self.packed.peek(1):  # a damaged stream of bz2 or xz is left out
+                        self.damage = OSError("goes on after its end")
                     break
                 self.sum = zlib.crc32(content, self.sum)
                 view[size : size + len(content)] = content
@@ -123,7 +126,7 @@ def decompressed(buffered: io.BufferedReader[Any]) -> io.BufferedReader:
     begin = buffered.peek(10)
     for magic, decompress in _DECOMPRESSORS.items():
         if begin.startswith(magic):
-            return io.BufferedReader(_Damaged(decompress(buffered)), _BUFFER)
+            return io.BufferedReader(_Damaged(decompress(buffered), packed=buffered), _BUFFER)
     return buffered
 
 

@@ -260,7 +260,8 @@ def test_of_a_damaged_file_what_is_whole_is_read(write, suffix):
     assert 1000 < len(texts(path)) < 3000 and reasons(path) == {"bad_json": 1, "unreadable_file": 1}
     whole = pack("\n".join(row["text"] for row in rows).encode())
     joined = whole[:-20_000] + whole[:20_000]
-    for damaged, least in ((whole[:-2000], 200_000), (joined, 90_000), (whole[:12], -1)):
+    more = whole + b"more" * 99_999
+    for damaged, least in ((whole[:-2000], 200_000), (joined, 90_000), (whole[:12], -1), (more, 200_000)):
         path = write(f"cut.txt{suffix}", damaged)
         assert len("".join(texts(path))) > least and reasons(path) == {"unreadable_file": 1}
 
