@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from glob import glob
-from itertools import chain
 from pathlib import PurePosixPath
 
 from pydantic import TypeAdapter
@@ -83,7 +82,7 @@ def _list_files(workspace: Workspace, base: Manifest) -> Manifest:
     files, times = dict[str, Entry](), dict[str, int]()
     # a folder may be a link to another disk, which `rglob` does not follow
     found = (glob(f"{f}/**", root_dir=workspace.root, recursive=True, include_hidden=True) for f in FOLDERS)
-    for name in (workspace.catalog.name, *sorted(chain(*found))):
+    for name in (workspace.catalog.name, *sorted(sum(found, []))):
         if (path := workspace.root / name).is_file() and not name.endswith(TEMPORARY_SUFFIX):
             stat = path.stat()
             is_same = name in base.files and base.times[name] == stat.st_mtime_ns

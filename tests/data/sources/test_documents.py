@@ -83,12 +83,7 @@ ARCHIVES = {
     "zip": zip_of(MEMBERS),
     "tar": tar_of(MEMBERS),
     "tar.zst": b"\x50\x2a\x4d\x18\4\0\0\0size" + zstd(tar_of(MEMBERS)),  # as pzstd writes it
-    "tar.gz": tar_of(MEMBERS, "w:gz"),
-    "tgz": tar_of(MEMBERS, "w:gz"),
-    "tar.bz2": tar_of(MEMBERS, "w:bz2"),
-    "tbz2": tar_of(MEMBERS, "w:bz2"),
-    "tar.xz": tar_of(MEMBERS, "w:xz"),
-    "txz": tar_of(MEMBERS, "w:xz"),
+    **{f"{tar}{kind}": tar_of(MEMBERS, f"w:{kind}") for kind in ("gz", "bz2", "xz") for tar in ("tar.", "t")},
 }
 
 
@@ -339,6 +334,8 @@ def test_folders_and_globs_are_searched_in_order(tmp_path, write, monkeypatch):
     remote = [f"file://{tmp_path / name}" for name in names]
     assert find_files(f"file://{tmp_path}") == remote
     assert find_files(f"file://{tmp_path}/*") == [uri for uri in remote if "deep" not in uri]
+    for pattern, name in (("?.txt", "b.txt"), (".hidden", ".hidden/d.txt")):
+        assert find_files(f"file://{tmp_path}/{pattern}") == [f"file://{tmp_path}/{name}"]
     scandir = os.scandir
 
     def refuse(folder):
