@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -43,18 +43,16 @@ def hold(
         yield
 
 
-@contextmanager
 def corpus_lock(
     workspace: Workspace, corpus: str, on_wait: Callable[[str], None] | None = None
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Hold the corpus's write lock. Raises InputError if it is taken; with `on_wait`, passes it a message for
     people and waits.
     """
     check_name(corpus, "corpus")  # it becomes a folder's, also where a stranger's catalog has it
     busy = f"corpus {corpus!r} is being refreshed by another process"
     wait = partial(on_wait, f"{busy}: waiting for it to end") if on_wait else None
-    with hold(workspace.lock(f"refresh-{corpus}"), f"{busy}: wait for it to end", wait):
-        yield
+    return hold(workspace.lock(f"refresh-{corpus}"), f"{busy}: wait for it to end", wait)
 
 
 @contextmanager

@@ -53,8 +53,8 @@ def check_hosts(source: str, allow_loopback: bool) -> None:
 
     Redirects are checked when they are followed.
     """
-    hosts = _host.findall(re.sub(r"[\t\r\n]", "", source))  # as clients take them out
-    for ip in chain.from_iterable(map(_addresses, hosts)):
+    # clients take tabs and line ends out
+    for ip in chain.from_iterable(map(_addresses, _host.findall(re.sub(r"[\t\r\n]", "", source)))):
         if ip.is_link_local:
             raise InputError(f"source {source}: {ip} is link-local, which is not read")
         if (ip.is_loopback or ip.is_unspecified) and not allow_loopback:

@@ -266,12 +266,9 @@ def _tar_members(uri: str, file: io.BufferedReader) -> Iterator[Part]:
         is_cut = archive.fileobj.tell() - archive.offset < tarfile.BLOCKSIZE
         # to the end of the file, where its checksum is
         rest = sum(len(block.strip(b"\0")) for block in iter(partial(archive.fileobj.read, _BUFFER), b""))
-    if error := damage(file):
-        yield Part(f"{uri}#{one_line(error)}", "", None, "unreadable_file")
-    elif rest:
-        yield Part(f"{uri}#goes on after its end", "", None, "unreadable_file")
-    elif is_cut:
-        yield Part(f"{uri}#ends without an end mark", "", None, "unreadable_file")
+    if (error := damage(file)) or rest or is_cut:
+        other = OSError("goes on after its end" if rest else "ends without an end mark")
+        yield Part(f"{uri}#{one_line(error or other)}", "", None, "unreadable_file")
 
 
 def one_line(error: Exception) -> str:

@@ -342,12 +342,11 @@ def test_urls_that_hold_no_workspace_are_refused(s3, tea, tmp_path, url, capsys)
     for place, message in [
         ("s3://nowhere/w", "no such bucket"),
         (f"file://{tmp_path}", "a folder needs no URL"),
+        (str(tmp_path), "is no URL, such as s3://"),
         ("nonsense://bucket/w", "jixu.remote"),
     ]:
-        with pytest.raises(InputError, match=message), working_copy(place):
-            pass
-    with pytest.raises(InputError, match="is no URL, such as s3://"):
-        get(str(tmp_path), tea)
+        with pytest.raises(InputError, match=message):
+            send(place, tea)
     with pytest.raises(InputError, match="nothing is published at"), working_copy(url, read_only=True):
         pass
     assert run_app(app, ["push", url, "--workspace", str(tmp_path / "none")]) == 2
