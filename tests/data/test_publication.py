@@ -184,13 +184,13 @@ def test_an_interrupted_publication_leaves_the_previous_one(url, one, two):
 def test_a_workspace_without_a_corpus_is_published_but_for_its_locks_and_work(url, tea, two, vocabulary_file):
     lasting = ("backup", "documents", "evaluations", "lexicons", "models", "reports", "shards", "tokenizers")
     for name in (*lasting, "experiments", "locks"):
-        (tea.root / name / "law").mkdir(parents=True)
-        shutil.copy(vocabulary_file, tea.root / name / "law" / "vocab.txt")
-    law = tea.root / "models" / "law"
+        (tea.root / name / ".law").mkdir(parents=True)
+        shutil.copy(vocabulary_file, tea.root / name / ".law" / "vocab.txt")
+    law = tea.root / "models" / ".law"
     law.symlink_to(law.rename(tea.root / "law"))  # as to another disk
     assert run_app(app, ["push", url, "--workspace", str(tea.root)]) == 0
     get(url, two)
-    assert contents(two, "*/*/*").keys() == {f"{name}/law/vocab.txt" for name in lasting}
+    assert contents(two, "*/*/*").keys() == {f"{name}/.law/vocab.txt" for name in lasting}
     assert contents(two, "tokenizers/*/*") == contents(tea, "tokenizers/*/*")
 
 
@@ -270,7 +270,7 @@ def test_a_manifest_created_unheard_is_its_own_and_a_folder_written_to_is_refuse
 def test_a_corpus_is_removed_from_a_published_workspace(url, one, two, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with working_copy(f"{url}-new") as copy:  # a writer may begin it
-        assert copy.root.is_dir()
+        assert copy.root.is_dir() and RemoteFolder(f"{url}-new").files.exists(WRITER)
     send(url, one)
     with writer_lock(RemoteFolder(url)), working_copy(url, read_only=True) as copy:  # which needs no lock
         copy.tokenizers.mkdir(exist_ok=True)
