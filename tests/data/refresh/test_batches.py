@@ -42,13 +42,13 @@ def listings(corpus):
 
 def test_small_neighbours_share_listings_of_which_a_change_touches_few(tea, monkeypatch):
     """All else is as if each file had its own."""
-    for number in range(200):
+    for number in range(100):
         sentences = [f"{season}天采茶{number}。" for season in "春夏秋冬"]
         tea.put(f"{number:03}", "".join(sentences[: 2 + 2 * (number % 2)]))  # two are no order to learn
     tea.refresh()
     first = listings(tea)
     assert 0 < len(first) < 20
-    tea.put("1501", "山上的茶比山下的好喝。")
+    tea.put("0501", "山上的茶比山下的好喝。")
     (tea.raw / "007.jsonl").unlink()
     tea.refresh()
     assert 0 < len(listings(tea) - first) <= 3
@@ -58,7 +58,7 @@ def test_small_neighbours_share_listings_of_which_a_change_touches_few(tea, monk
     monkeypatch.setattr("data.refresh.plan.SMALL", 0)
     alone = tea.changed(workspace=tea.root / "alone")
     alone.refresh()
-    assert len(listings(alone)) == 200
+    assert len(listings(alone)) == 100
     assert alone.texts() == texts and alone.ask(documents) == index
     assert {has_order for *_, has_order in index} == {True, False}
 
