@@ -144,9 +144,14 @@ def _fetch(store: RemoteFolder, workspace: Workspace, name: str, entry: Entry) -
 
 def publish(store: RemoteFolder, workspace: Workspace) -> Manifest:
     """Publish a copy's changed files, then a manifest. Raises InputError if another writer was faster."""
+    base, newest = _read_both(store, workspace)
     if catalog.has_catalog(workspace):
         catalog.bring_in_tokenizers(workspace)
-    base, newest = _read_both(store, workspace)
+        if lost := base.files.keys() & catalog.lost_files(workspace):
+            raise InputError(
+                f"{len(lost)} published file(s) of versions are gone from {workspace.root}, first "
+                f"{min(lost)}: jixu corpus pull brings them back"
+            )
     here = _list_files(workspace, base)
     if newest.number >= base.number and newest.files not in (base.files, here.files):
         raise InputError(_CONFLICT.format(store.url, workspace.root))

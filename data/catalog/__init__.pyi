@@ -19,6 +19,7 @@ from .drift import sample_shards as sample_shards
 from .health import TO_REBUILD as TO_REBUILD
 from .health import checking as checking
 from .health import examine as examine
+from .health import lost_files as lost_files
 from .health import mark_for_rebuilding as mark_for_rebuilding
 from .health import restore as restore
 from .runs import CheckpointRow as CheckpointRow

@@ -221,6 +221,12 @@ def test_files_that_no_manifest_lists_are_removed(url, one, two):
 
 def test_what_is_lost_here_is_not_published_and_what_is_lost_there_is_published_again(url, one, two):
     send(url, one)
+    whole = instances(one)
+    next(one.place.shards("tea").glob("*-*.parquet")).unlink()
+    with pytest.raises(InputError, match="1 published file.* gone from .*: jixu corpus pull brings"):
+        send(url, one)
+    get(url, one)
+    assert instances(one) == whole and send(url, one).number == 1
     one.place.catalog.unlink()
     one.place.report("").mkdir()
     one.place.report("mine.html").touch()
