@@ -22,10 +22,10 @@ pytest.importorskip("prefect_dask")
 
 @pytest.fixture
 def corpus(tea):
-    """The sample in four files."""
+    """The sample in four files, with each text three times: smaller ones are read together."""
     texts = sample_texts()
     for number in range(4):
-        tea.put(str(number), *texts[number::4])
+        tea.put(str(number), *texts[number::4] * 3)
     return tea.changed(source=tuple(str(tea.raw / f"{number}.jsonl") for number in range(4)))
 
 
