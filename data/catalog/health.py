@@ -71,10 +71,10 @@ def examine(workspace: Workspace) -> Health:
         return Health(len(used), tuple(damaged), busy=str(error))
 
 
-def lost_files(workspace: Workspace) -> list[str]:
+def lost_files(workspace: Workspace) -> set[str]:
     """List the files of versions that are gone, by their paths in the workspace."""
     with read_catalog(workspace) as db:
-        return sorted(path for path in used_files(db, []) if not (workspace.root / path).is_file())
+        return {path for path in used_files(db, []) if not (workspace.root / path).is_file()}
 
 
 def restore(workspace: Workspace) -> list[str]:

@@ -104,16 +104,16 @@ def _stage(pack: Sequence[SourceFile], plan: Plan, listing_name: str) -> tuple[P
 def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
     """Decide which shards stay and which are to be built. Raises InputError if no document can be used."""
     text_of = {source.listing: source.staged_path for source in sources}
-    listings, staged = list(text_of), list(text_of.values())
+    listings, staged, together = list(text_of), list(text_of.values()), packs(plan.files)
     with connect(plan.staging, plan.settings.workers) as db:
         for work in (partial(list_documents, db, plan, listings), partial(drop_repeated, db, plan, staged)):
             for number in interruptible(db, work):
                 if staged[number] is None:  # unchanged sources, whose text is needed after all
-                    pack = packs(plan.files)[number]
+                    first, *others = pack = together[number]
                     again, staged[number] = _stage(pack, plan, listings[number].name)
                     if not _begins_as(again, listings[number]):
-                        rest = f" or one of {len(pack) - 1} files after it" if len(pack) > 1 else ""
-                        raise InputError(f"{pack[0].place}{rest} changed meanwhile: refresh again")
+                        rest = f" or one of {len(others)} files after it" if others else ""
+                        raise InputError(f"{first.place}{rest} changed meanwhile: refresh again")
         return interruptible(db, partial(assign, db, plan, staged))
 
 

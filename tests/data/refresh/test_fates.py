@@ -61,18 +61,31 @@ def test_a_source_that_changes_before_it_is_read_again_gives_no_wrong_text(tea, 
     assert tea.texts() == sorted(copies if kept else [first, second])
 
 
+def test_small_sources_are_read_again_together_as_an_original_is_gone(tea, monkeypatch):
+    first, second, other = map(text, "abc")
+    tea.put("a", first, other)
+    tea.put("b", "茶" + first)
+    tea.put("c", second)
+    monkeypatch.setattr("data.refresh.plan.SMALL", (tea.raw / "b.jsonl").stat().st_size)  # a is larger
+    tea.refresh()
+    assert tea.texts() == sorted([first, second, other])
+    (tea.raw / "a.jsonl").unlink()
+    tea.refresh()
+    assert tea.texts() == sorted(["茶" + first, second])
+
+
 def test_a_source_that_was_written_while_it_was_read_is_read_again(tea, monkeypatch):
     """Also one that holds in the end what it held at first, as a copy over itself does."""
     tea.put("a", text("a"))
     tea.put("b", text("b"))
 
     def read(uris, *rest):
-        a, b = (Path(uri) for uri in uris)
-        whole = b.read_bytes()
-        a.write_bytes(a.read_bytes())
-        b.write_bytes(b"")
+        whole = {Path(uri): Path(uri).read_bytes() for uri in uris}
+        for path, content in whole.items():
+            path.write_bytes(content if path.name == "a.jsonl" else b"")
         read_sources(uris, *rest)
-        b.write_bytes(whole)
+        for path, content in whole.items():
+            path.write_bytes(content)
 
     with monkeypatch.context() as patch:
         patch.setattr("data.refresh.stages.read_sources", read)
