@@ -1,3 +1,4 @@
+import marshal
 import re
 
 import jieba
@@ -54,6 +55,12 @@ def test_a_users_words_are_found_as_jieba_finds_them_and_no_others_are_without_h
     for text in [*sample_sentences(), "继续预训练语言模型", "这是茶A级，用炒青法做的冻顶乌龙茶，v2.x-y。"]:
         assert ours.split(text) == theirs.lcut(text)
     assert "语言模型" in ours.split("继续预训练语言模型")
+
+
+def test_words_are_no_others_where_another_jieba_left_its_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "jieba.cache").write_bytes(marshal.dumps(({"的语": 9, "言": 1}, 10)))
+    assert Segmenter().split("C++的语言") == ["C++", "的", "语言"]
 
 
 @pytest.mark.parametrize("line", ["云计算平台\tn", "云计算平台  nz", "云计算平台 N", "云计算平台\t5000\tn"])
