@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from contextlib import suppress
@@ -49,6 +50,8 @@ def run_deployments(limit: int) -> None:
     """Run the deployments until SIGTERM, on which their runs are cancelled."""
     add_lost_runs()
     end_runs(lambda run: True)  # an earlier runner left them
+    # the runner makes a folder in the first one's runner_storage, which may be another user's
+    tempfile.tempdir = os.environ["PREFECT_HOME"]
     runner = Runner(limit=limit, pause_on_shutdown=False)
     served = read_served()
     for entry in read_declared():

@@ -229,7 +229,10 @@ sys.exit(__main__.main())
 @pytest.mark.slow
 def test_a_server_that_dies_too_often_is_given_up_at_once_with_its_runs(workspace, given):
     # else what a run has to tell takes it a minute of tries
-    server = Server(workspace, free_port(), ("-c", NO_RESTARTS), PREFECT_CLIENT_MAX_RETRIES="2")
+    quick = {"PREFECT_CLIENT_MAX_RETRIES": "2"}
+    temporary = workspace.parent
+    (temporary / "runner_storage").touch()  # as closed to it as the folder of another user's runner
+    server = Server(workspace, free_port(), ("-c", NO_RESTARTS), TMPDIR=str(temporary), **quick)
     with server, FileLock(workspace / "locks" / "catalog.lock"):
         run = server.begin("refresh-corpus/default", **given)
         server.wait_for_state(run, "Running")
