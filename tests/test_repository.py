@@ -1,4 +1,6 @@
 import re
+import subprocess
+import sys
 import tomllib
 from collections import Counter
 
@@ -26,6 +28,11 @@ def test_every_job_has_a_deployment_and_schedules_are_in_the_time_of_china():
     assert flows == {*JOBS, "rerun-crashed"}
     schedules = [schedule for one in deployments for schedule in one.get("schedules", [])]
     assert {schedule["timezone"] for schedule in schedules} == {"Asia/Shanghai"}
+
+
+def test_a_folder_named_data_where_a_notebook_lies_hides_nothing_of_jixu(tmp_path):
+    (tmp_path / "data").mkdir()
+    subprocess.run([sys.executable, "-c", "from data import RefreshSettings"], cwd=tmp_path, check=True)
 
 
 def test_the_readme_is_short():

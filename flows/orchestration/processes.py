@@ -75,7 +75,8 @@ def launch(settings: Path, processes: int) -> list[psutil.Popen]:
         # they stop when this process is killed, since it releases its device's slot
         "JIXU_LAUNCHER": str(os.getpid()),
     }
-    command = [sys.executable, "-m", "albert.pretraining", str(settings)]
+    # -P: without the folder they start in, which may hold a package `data` of the user's
+    command = [sys.executable, "-P", "-m", "albert.pretraining", str(settings)]
     return [
         # in a session of its own: Ctrl-C reaches it through this process, once
         psutil.Popen(

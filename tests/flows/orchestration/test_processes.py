@@ -42,7 +42,12 @@ def plan(workspace, **options):
 
 
 @pytest.mark.slow
-def test_two_processes_train_and_the_flow_sees_their_checkpoints_or_why_there_is_no_result(workspace, capfd):
+def test_two_processes_train_and_the_flow_sees_their_checkpoints_or_why_there_is_no_result(
+    workspace, capfd, monkeypatch, tmp_path
+):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/__init__.py").touch()  # a package of the user's, where the command was typed
+    monkeypatch.chdir(tmp_path)
     made = plan(workspace, mix=["general:0.25"])
     settings = with_options(made.settings, steps=40, running={"checkpoint_every": 20})
     seen = []
