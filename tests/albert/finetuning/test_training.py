@@ -187,6 +187,9 @@ def test_labels_that_training_never_saw_and_single_classes_are_refused(split_fil
     table(split_files["dev"], "text label", [("好", "B I O " * 99)])  # tags, read as a label
     with pytest.raises(InputError, match="label '(B I O ){6}B I ….{,400}$"):
         fine_tune(settings)
+    table(split_files["train"], "text label", [(f"{n}两", f"{n}.5") for n in range(9)])
+    with pytest.raises(InputError, match="make a task file with kind: tokens, regression"):
+        fine_tune(settings)
     table(split_files["train"], "text label", ["好一", "坏一"])
     with pytest.raises(InputError, match="nothing to tell apart"):
         fine_tune(settings)
