@@ -64,6 +64,8 @@ def explain(error: BaseException) -> str | None:
         return masked(" ".join(str(error).split()))
     if type(error).__name__ == "KernelError":  # JIXU_KERNELS may keep its module from loading
         return str(error)
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "kernels":
+        return "another package is named kernels, such as Hugging Face's: use an environment without it"
     return disk_trouble(error)
 
 

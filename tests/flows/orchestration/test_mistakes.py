@@ -21,7 +21,9 @@ def test_a_disk_that_is_full_or_read_only_and_a_lost_worker_are_explained_and_ot
     assert "the disk is full" in disk_trouble(RuntimeError("IO Error: No space left on device"))
     assert disk_trouble(OSError(errno.ECONNREFUSED, "Connection refused")) is None
     assert "with fewer --workers" in explain(BrokenProcessPool("a process was terminated abruptly"))
-    assert explain(ValueError("a mistake of the program")) is None
+    assert "named kernels" in explain(ModuleNotFoundError(name="kernels.dispatch"))  # of another's
+    for error in (ImportError(name="triton"), ValueError("a mistake of the program")):
+        assert explain(error) is None
 
 
 def test_an_explained_error_leaves_no_traceback_in_a_runs_log_and_a_bug_does(caplog):
