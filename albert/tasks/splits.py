@@ -140,13 +140,13 @@ def _labels(task: Task, splits: Mapping[str, Split], dropped: int) -> tuple[str,
             f"task {task.name}: {task.metrics[0]} is for two labels, and {place} has {len(known)}: use "
             "accuracy or macro_f1"
         )
-    is_odd = not is_tagged and 2 * len(known) > len(train.examples)
+    are_many = task.kind in (Kind.SINGLE, Kind.PAIR) and 2 * len(known) > len(train.examples)
     hint = "; for tags, numbers or lists, make a task file with kind: tokens, regression or multilabel"
     for split in splits.values():
         for row, of_row in enumerate(split.label_sets, 2):
             if unknown := sorted(set(of_row) - set(known)):
                 raise InputError(
                     f"label {_first(unknown[:1])!r} in {split.path} (about row {row}) does not occur in "
-                    f"{place}; its {len(known)} labels are {_first(known)}{hint if is_odd else ''}"
+                    f"{place}; its {len(known)} labels are {_first(known)}{hint if are_many else ''}"
                 )
     return ("O", *(f"{prefix}-{name}" for name in known for prefix in "BI")) if is_tagged else known
