@@ -50,7 +50,7 @@ def run_deployments(limit: int) -> None:
     """Run the deployments until SIGTERM, on which their runs are cancelled."""
     add_lost_runs()
     end_runs(lambda run: True)  # an earlier runner left them
-    # the runner makes a folder in the first one's runner_storage, which may be another user's
+    # where the runner makes a folder in runner_storage, which in /tmp belongs to the first user that had one
     tempfile.tempdir = os.environ["PREFECT_HOME"]
     runner = Runner(limit=limit, pause_on_shutdown=False)
     served = read_served()
