@@ -212,6 +212,8 @@ def mean_states(hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 def initialize(module: nn.Module, standard_deviation: float) -> None:
     """Set random weights: matrices normal, biases 0, LayerNorm the identity (Devlin et al. 2019)."""
+    if next(module.parameters()).is_meta:
+        return  # on which `normal_` imports torch.compile, three seconds
     for part in module.modules():
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)

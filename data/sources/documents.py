@@ -78,6 +78,7 @@ _SUFFIXES_OF = {
 }
 SUFFIXES = {suffix: kind for kind, suffixes in _SUFFIXES_OF.items() for suffix in suffixes}
 ARCHIVES = (".zip", ".tar")
+ARTICLE = '<doc id="'  # begins an article in the files of WikiExtractor, which are named wiki_00 or joined
 TEXT_FIELDS = ("text", "content", "正文", "内容")  # the first of these that exists, unless one is named
 MAX_DOCUMENT_CHARACTERS = 1_000_000  # a longer document is cut into several
 MAX_HELD_CHARACTERS = 4 * MAX_DOCUMENT_CHARACTERS  # held of a text file before it is cut
@@ -96,7 +97,7 @@ def file_kind(name: str) -> str | None:
     name = plain_name(name).lower()
     if name.endswith(ARCHIVES):
         return "archive"
-    if re.fullmatch(r"wiki_\d+", name):  # as `WikiExtractor --json` names its files of Wikipedia
+    if re.fullmatch(r"wiki_\d+", name):  # as WikiExtractor names its files of Wikipedia
         return "jsonl"
     return SUFFIXES.get(name[name.rfind(".") :])
 
@@ -189,6 +190,10 @@ def _encoding(file: BufferedReader) -> str | None:
 
 
 def _read_lines(part: Part, kind: str, lines: Iterator[str], rules: SourceRules) -> Iterator[Item]:
+    first = list(islice(lines, 1))
+    lines = chain(first, lines)
+    if kind in ("text", "jsonl") and "".join(first).startswith(ARTICLE):
+        return _blocks(part, lines, lambda line: line.startswith((ARTICLE, "</doc>")))
     if kind == "text":
         return _read_text(part, lines, rules.text_format)
     if kind in _PAGES:
@@ -270,31 +275,33 @@ def _read_text(part: Part, lines: Iterator[str], text_format: TextFormat) -> Ite
         head, _ = take_text("", islice(lines, 2000), MAX_HELD_CHARACTERS + 1)
         text_format = "bert" if ".bert." in part.name else find_format(head.split("\n"))
         lines = chain(StringIO(head), lines)
-    for document in _blocks(part, lines, is_bert=text_format == "bert"):
+    ends = str.isspace if text_format == "bert" else None
+    for document in _blocks(part, lines, ends):
         text = join_wrapped(document.text) if text_format == "wrapped" else document.text
         yield replace(document, text=text, text_format=text_format)
 
 
-def _blocks(part: Part, lines: Iterator[str], *, is_bert: bool) -> Iterator[RawDocument]:
+def _blocks(part: Part, lines: Iterator[str], ends: Callable[[str], bool] | None) -> Iterator[RawDocument]:
+    """Yield the documents between the lines that end one, which are not part of it."""
     block: list[str] = []
     # number: this line; begin, first: the block's first line and part
     size, number, begin, first = 0, 1, 1, 1
     in_line = False
 
     def cut() -> Iterator[RawDocument]:
-        place = f"#line={begin}" if is_bert or begin > 1 else ""
+        place = f"#line={begin}" if ends or begin > 1 else ""
         return _cut("".join(block).removesuffix("\n"), f"{part.uri}{place}", first)
 
     for line in lines:
         is_cut = not line.endswith("\n")
-        ends_document = is_bert and not in_line and not is_cut and not line.strip()
+        ends_document = ends is not None and not in_line and not is_cut and ends(line)
         if in_line and size > MAX_HELD_CHARACTERS:
             # the last part may still grow
             *parts, rest = cut()
             yield from parts
             block, size, first = [rest.text], len(rest.text), first + len(parts)
         elif ends_document or size > MAX_HELD_CHARACTERS:
-            if block:
+            if not all(map(str.isspace, block)):
                 yield from cut()
             block, size, begin, first = [], 0, number + ends_document, 1
         if not ends_document:
@@ -302,7 +309,7 @@ def _blocks(part: Part, lines: Iterator[str], *, is_bert: bool) -> Iterator[RawD
             size += len(line) - (not is_cut)
         number += not is_cut
         in_line = is_cut
-    if block:
+    if not all(map(str.isspace, block)):
         yield from cut()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import tokenizers
 
 from data.errors import InputError
-from data.tokenization.unigram import UnigramTokenizer, sentencepiece_model
+from data.tokenization.unigram import UnigramTokenizer, model_class
 from data.tokenization.wordpiece import WordPieceTokenizer
 
 _GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read tokenizer.json alone
@@ -84,8 +84,8 @@ def _unigram(path: Path, content: dict[str, Any], config: Mapping[str, object]) 
     if "Metaspace" not in [one["type"] for one in _steps(content["pre_tokenizer"])]:
         raise InputError(f"{path} does not divide text as ALBERT does: its pre_tokenizer has other settings")
     special = {added["content"] for added in content["added_tokens"] if added["special"]}
-    model = sentencepiece_model.ModelProto()
-    kinds = sentencepiece_model.ModelProto.SentencePiece
+    model = model_class()()
+    kinds = model.SentencePiece
     for number, (piece, score) in enumerate(content["model"]["vocab"]):
         kind = kinds.CONTROL if piece in special else kinds.NORMAL
         kind = kinds.UNKNOWN if number == content["model"]["unk_id"] else kind

@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 import sentencepiece
 import tokenizers
-from sentencepiece import sentencepiece_model_pb2
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from data.errors import InputError
 from data.files import write_bytes, write_json, write_text
 from data.tokenization.wordpiece import SPECIAL_ROLES
 
-sentencepiece_model: Any = sentencepiece_model_pb2  # its classes are made as it is imported
 SPECIAL_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 _SPACE = "\u2581"  # how SentencePiece writes the space before a word
 
@@ -122,7 +120,7 @@ class UnigramTokenizer:
 
     def _library(self) -> tokenizers.Tokenizer:
         """Make a tokenizer that gives the same ids, and takes special tokens in a text for such."""
-        model = sentencepiece_model.ModelProto.FromString(self.model)
+        model = model_class().FromString(self.model)
         pieces = [(piece.piece, piece.score) for piece in model.pieces]
         library = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=self.unknown_id))
         rules: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
@@ -143,6 +141,14 @@ class UnigramTokenizer:
         )
         library.add_special_tokens(list(SPECIAL_TOKENS))
         return library
+
+
+def model_class() -> Any:
+    """The class of a serialised model, whose import, with protobuf's, takes longer than all else here."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    made: Any = sentencepiece_model_pb2  # as it is imported
+    return made.ModelProto
 
 
 def train_unigram(texts: Iterable[str], vocab_size: int) -> UnigramTokenizer:

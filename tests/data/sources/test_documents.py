@@ -67,6 +67,29 @@ def test_every_format_gives_its_documents(write, kind, compression):
             assert [text.replace("\n", "") for text in texts(place)] == [FIRST, SECOND]
 
 
+ARTICLES = f"""<doc id="12" url="https://zh.wikipedia.org/wiki?curid=12" title="采茶">
+采茶
+
+{FIRST}
+</doc>
+
+<doc id="13" url="https://zh.wikipedia.org/wiki?curid=13" title="&lt;br&gt;">
+炒茶
+
+{SECOND}
+</doc>
+
+"""
+
+
+@pytest.mark.parametrize("name", ["wiki_00", "wiki_07.gz", "joined.txt"])
+def test_articles_as_wikiextractor_writes_them_are_documents(write, name):
+    content = ARTICLES.encode()
+    path = write(name, gzip.compress(content) if name.endswith(".gz") else content)
+    assert texts(path) == [f"采茶\n\n{FIRST}", f"炒茶\n\n{SECOND}"]
+    assert places(path) == [f"{path}#line=2", f"{path}#line=8"]
+
+
 # good files, a folder, a file of another kind, an archive, and names that lead out of their folder
 MEMBERS = {
     "a.jsonl": CONTENT["jsonl"],
