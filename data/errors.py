@@ -29,11 +29,16 @@ def masked(text: str) -> str:
     return _query.sub(hashed, _user_info.sub("***@", storable))
 
 
+def is_of_a_full_disk(error: BaseException) -> bool:
+    """Whether a disk has no more room. DuckDB and Arrow hand on the system's words, not its number."""
+    number = getattr(error, "errno", None)
+    return number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)
+
+
 def disk_trouble(error: BaseException) -> str | None:
     """A line on an error that is the disk's, whichever library met it; None for any other."""
     number = getattr(error, "errno", None)
-    # DuckDB and Arrow hand on the system's words, not its number
-    if number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error):
+    if is_of_a_full_disk(error):
         return "the disk is full: what was committed before is whole; make room and run the same again"
     if number in (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE):
         file = getattr(error, "filename", None) or "a file"

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from data.errors import InputError, masked
+from data.errors import InputError, is_of_a_full_disk, masked
 from data.files import sha256
 
 if TYPE_CHECKING:
@@ -108,11 +108,13 @@ def _open_socket(address: tuple[Any, ...]) -> socket.socket:
 
 @contextmanager
 def reaching(uri: str, *passing: type[Exception]) -> Iterator[None]:
-    """Turn any error of a URL's file system into InputError, except the classes in `passing`."""
+    """Turn any error of a URL's file system into InputError, except the classes in `passing`, and that a disk
+    of this machine is full.
+    """
     try:
         yield
     except Exception as error:  # each library has its own classes
-        if isinstance(error, (InputError, *passing)):
+        if isinstance(error, (InputError, *passing)) or is_of_a_full_disk(error):
             raise
         raise _unreachable(uri, error) from None
 

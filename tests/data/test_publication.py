@@ -13,7 +13,7 @@ import pytest
 
 from data.__main__ import corpus as app
 from data.catalog import CatalogLost, read_catalog, require_version
-from data.errors import InputError
+from data.errors import InputError, disk_trouble
 from data.locks import WRITER, writer_lock
 from data.publication import INDEX, KEPT_MANIFESTS, publish, pull, working_copy
 from data.refresh import unchanged_version
@@ -368,6 +368,13 @@ def test_urls_that_hold_no_workspace_are_refused(s3, tea, tmp_path, url, capsys)
     with environment({"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}):
         assert run_app(app, ["pull", "s3://jixu/w", "--workspace", str(tmp_path / "d")]) == 2
     assert "cannot be reached" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_full_disk_here_is_no_fault_of_the_url(url):
+    with pytest.raises(OSError) as found:
+        RemoteFolder(url).transfer(lambda text: Path("/dev/full").write_text(text), ["a pulled file"])
+    assert "the disk is full" in disk_trouble(found.value)
 
 
 def test_sources_on_s3_are_read_and_read_again_when_they_change(url, one, tmp_path):
