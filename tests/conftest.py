@@ -40,6 +40,8 @@ from data.tokenization.wordpiece import SPECIAL_TOKENS
 from tests.corpora import Corpus
 from tests.workers import PRELOADED, PreloadedContext
 
+# to look for garbage among all that is imported, as often as Python does, takes a tenth of the tests' time
+gc.set_threshold(100_000, 20, 20)
 # no time limits: the machine may be busy; in CI the same examples every time
 hypothesis.settings.register_profile("jixu", deadline=None, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("jixu")
@@ -57,15 +59,6 @@ SAMPLES = Path(str(resources.files("data.samples")))
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than there are cores: the flows' tests wait for a fifth of their time."""
     return (os.cpu_count() or 1) + 1
-
-
-gc.disable()  # until all is imported and collected
-
-
-def pytest_collection_finish() -> None:
-    """From here on look for garbage, but not among what stays: it takes a tenth of the time."""
-    gc.freeze()
-    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
