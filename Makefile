@@ -1,5 +1,5 @@
 # make demo    install, then go from raw text to a report on the shipped sample
-# make test    install, then run every test
+# make test    install with what tests need, then run every test
 # make serve   install, then run Prefect's server, its UI and the deployments on 127.0.0.1; Ctrl-C stops them
 # make lint    ruff check, ruff format --check, mypy
 # make bench   run the CPU benchmarks in their quick forms, as a check; results go to build/benchmarks
@@ -9,35 +9,38 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+WITH_TESTS := $(VENV)/.installed-test
 
 .PHONY: demo test serve lint bench carried clean
 .DEFAULT_GOAL := demo
 
+$(INSTALLED): EXTRA := notebooks
+$(WITH_TESTS): EXTRA := test
 # runs again only when the requirements change; compiles afterwards, as pip would use one core
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED) $(WITH_TESTS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || { echo "make needs Python 3.11 to 3.14, as the pinned torch has no others; try: make PYTHON=python3.12"; exit 2; }
-	@echo "installing into $(VENV) (once)"
+	@echo "installing jixu[$(EXTRA)] into $(VENV) (once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRA)]'
 	@$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib || true
-	@touch $@
+	@touch $@ $(INSTALLED)
 
 demo: $(INSTALLED)
 	@$(BIN)/jixu end-to-end --demo
 
-test: $(INSTALLED)
+test: $(WITH_TESTS)
 	@$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
 
 serve: $(INSTALLED)
 	@$(BIN)/jixu serve
 
-lint: $(INSTALLED)
+lint: $(WITH_TESTS)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
 bench: export JIXU_BENCHMARK_RESULTS := build/benchmarks
-bench: $(INSTALLED)
+bench: $(WITH_TESTS)
 	@$(BIN)/python -m benchmarks.data_prep --characters 400000
 	@$(BIN)/python -m benchmarks.train_step --only tiny --rounds 1 --sequences 8
 	@$(BIN)/python -m benchmarks.fine_tune_step --seeds 0
