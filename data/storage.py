@@ -108,9 +108,7 @@ def _open_socket(address: tuple[Any, ...]) -> socket.socket:
 
 @contextmanager
 def reaching(uri: str, *passing: type[Exception]) -> Iterator[None]:
-    """Turn any error of a URL's file system into InputError, except the classes in `passing`, and that a disk
-    of this machine is full.
-    """
+    """Turn an error of a URL's file system into InputError, but no class in `passing` and no full disk's."""
     try:
         yield
     except Exception as error:  # each library has its own classes

@@ -40,7 +40,7 @@ from data.tokenization.wordpiece import SPECIAL_TOKENS
 from tests.corpora import Corpus
 from tests.workers import PRELOADED, PreloadedContext
 
-# to look for garbage among all that is imported, as often as Python does, takes a tenth of the tests' time
+# to look for garbage among all that is imported, as often as Python does, takes 7% of the tests' time
 gc.set_threshold(100_000, 20, 20)
 # no time limits: the machine may be busy; in CI the same examples every time
 hypothesis.settings.register_profile("jixu", deadline=None, derandomize=bool(os.environ.get("CI")))

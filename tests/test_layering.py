@@ -168,12 +168,13 @@ def test_model_and_kernels_import_without_orchestrator_database_segmenter_and_tr
     output_of("-c", code)
 
 
-def test_help_and_plans_load_nothing_that_takes_long():
-    """So `--help` and a refusal answer at once."""
+def test_help_plans_and_checkpoints_load_nothing_that_takes_long():
+    """So `--help` and a refusal answer at once, and what reads a checkpoint does without torch.compile."""
     of_help = ("flows.orchestration.settings", "flows.orchestration.doctor", "albert.__main__")
     of_plans = {"torch", "prefect", "jieba"}
     code = "import sys\n"
     for module in (*of_help, "flows.orchestration.plans"):
         slow = of_plans | ({"duckdb", "numpy", "pyarrow"} if module in of_help else set())
         code += f"import {module}; slow = {slow} & set(sys.modules); assert not slow, ({module!r}, slow)\n"
+    code += "import albert; albert.load_pretrained('tiny-zh'); assert 'torch._dynamo' not in sys.modules\n"
     output_of("-c", code)

@@ -214,7 +214,7 @@ def wait_until(is_so, details=lambda: ""):
     until = time.monotonic() + DEADLINE
     while not is_so():
         assert time.monotonic() < until, details()
-        time.sleep(0.5)  # an answer of the server takes it up to 0.04 s
+        time.sleep(0.5)  # for an answer the server works up to 0.04 s
 
 
 def free_port():
