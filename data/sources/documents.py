@@ -97,7 +97,7 @@ def file_kind(name: str) -> str | None:
     name = plain_name(name).lower()
     if name.endswith(ARCHIVES):
         return "archive"
-    if re.fullmatch(r"wiki_\d+", name):  # as WikiExtractor names its files of Wikipedia
+    if re.search(r"(?:^|/)wiki_\d+$", name):  # as WikiExtractor names its files of Wikipedia
         return "jsonl"
     return SUFFIXES.get(name[name.rfind(".") :])
 

@@ -90,6 +90,13 @@ def test_articles_as_wikiextractor_writes_them_are_documents(write, name):
     assert places(path) == [f"{path}#line=2", f"{path}#line=8"]
 
 
+def test_wikipedias_files_are_read_in_an_archive_too(write):
+    members = {"wiki/AA/wiki_00": ARTICLES.encode(), "wiki/AB/wiki_17": CONTENT["jsonl"], "mywiki_01": b"{}"}
+    for name, content in (("a.zip", zip_of(members)), ("a.tar", tar_of(members))):
+        path = write(name, content)
+        assert len(texts(path)) == 4 and reasons(path) == {"not_supported": 1}
+
+
 # good files, a folder, a file of another kind, an archive, and names that lead out of their folder
 MEMBERS = {
     "a.jsonl": CONTENT["jsonl"],
