@@ -92,11 +92,11 @@ def _training(comparison: Comparison) -> Iterator[str]:
     if restarts := sum(run.restarts for run in runs):
         were = "was" if restarts == 1 else "were"
         yield f"{counted(restarts, 'start')} at chance level {were} abandoned and restarted"
-    arms = [(one.name, one) for one in models]
-    arms += [(f"the baseline {one.name}", one) for one in comparison.baselines]
-    for name, arm in arms:
-        if stuck := sum(not run.left_chance for run in arm.seeds):
-            yield f"{number(stuck)} of {counted(len(arm.seeds), 'run')} of {name} stayed at chance level"
+    arms = [(one.name, one.seeds) for one in models]
+    arms += [(f"the baseline {one.name}", one.seeds) for one in comparison.baselines]
+    stuck = [(name, sum(not run.left_chance for run in seeds), len(seeds)) for name, seeds in arms]
+    if stayed := ", ".join(f"{n} of {of} of {name}" for name, n, of in stuck if n):
+        yield f"runs that stayed at chance level: {stayed}"
 
 
 def _scope(comparison: Comparison) -> Iterator[str]:

@@ -130,7 +130,7 @@ def test_what_is_printed_of_a_comparison_names_the_model_that_stayed_at_chance_l
     report = report_of(comparison(BASE, stuck), bases=[pretraining(tmp_path)])
     report = replace(report, warnings=("a warning",))
     printed = describe_report(Reported(report, tmp_path / "index.html", ("a model",)))
-    assert "3 of 3 runs of 继续 stayed at chance level" in printed
+    assert "Runs that stayed at chance level: 3 of 3 of 继续." in printed
     assert "| MLM loss | 8.000 | 4.667 | −3.333 |" in printed
     assert printed.startswith(f"{report.verdict}\na warning\n")
     assert printed.endswith(f"\na model\nreport {tmp_path / 'index.html'}")
