@@ -334,9 +334,11 @@ def test_markdown_holds_the_main_tables_and_each_base_model_has_its_part(tmp_pat
 
 def test_the_protocol_says_what_dev_chose_and_counts_starts_at_chance_level():
     stuck = tuple(replace(seed, left_chance=seed.seed > 0) for seed in BETTER.seeds)
-    text = protocol(comparison(BASE, replace(BETTER, seeds=stuck)))
+    rule = replace(BETTER, name="rule", seeds=stuck)
+    text = protocol(comparison(BASE, replace(BETTER, seeds=stuck), baselines=(rule,)))
     assert "2 starts at chance level were abandoned and restarted. " in text
-    assert " restarted. Runs that stayed at chance level: 1 of 3 of 继续. " in text
+    stayed = "1 of 3 of 继续, 1 of 3 of the baseline rule"
+    assert f" restarted. Runs that stayed at chance level: {stayed}. " in text
     one_rate = [replace(one, sweep=()) for one in (BASE, BETTER)]
     assert "The best epoch is chosen on dev, test is scored once." in protocol(comparison(*one_rate))
     text = protocol(comparison(one_rate[0], BETTER))
