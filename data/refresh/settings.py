@@ -34,8 +34,8 @@ from data.storage import is_remote
 from data.workspace import check_name, local_folder
 
 ADVICE = {
-    "no_text_field": "name the column or field of each row with the text, --reading.text-field NAME; "
-    "fields within fields are not read",
+    "no_text_field": "name the column or field of each row with the text, --reading.text-field NAME, or "
+    "several, as title,answer; fields within fields are not read",
     "not_supported": "turn files such as PDF or Word into text or HTML first",
     "unreadable_file": "a file is damaged, or was still being written: refresh again once it is whole",
 }  # by the reason why a document was left out

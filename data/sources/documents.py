@@ -331,23 +331,34 @@ def _unwrapped(text: str, rules: SourceRules) -> tuple[str, TextFormat | None]:
 
 
 def _from_rows(uri: str, rows: Iterable[Row], rules: SourceRules) -> Iterator[Item]:
-    """Yield documents. Unless the rules name a field, the first row with one of TEXT_FIELDS decides."""
-    field = rules.text_field
+    """Yield documents. Unless the rules name fields, the first row with one of TEXT_FIELDS decides."""
+    fields = _named_fields(rules)
     for place, row, size in rows:
         row_uri = f"{uri}#{place}"
-        if field is None and isinstance(row, dict):
-            field = next((name for name in TEXT_FIELDS if name in row), None)
+        if not fields and isinstance(row, dict):
+            fields = [name for name in TEXT_FIELDS if name in row][:1]
         if isinstance(row, BadRow):
             yield Dropped(row_uri, row.reason, row.characters)
         elif not isinstance(row, dict):
             yield Dropped(row_uri, "not_an_object", size)
-        elif field is None or field not in row:
+        elif not fields or not row.keys() >= set(fields):
             yield Dropped(row_uri, "no_text_field", size)
-        elif not isinstance(row[field], str):
+        elif (joined := _joined([row[name] for name in fields])) is None:
             yield Dropped(row_uri, "text_not_string", size)
         else:
-            text, found = _unwrapped(row[field], rules)
+            text, found = _unwrapped(joined, rules)
             yield from _cut(text, row_uri, text_format=found)
+
+
+def _named_fields(rules: SourceRules) -> list[str]:
+    return [name.strip() for name in rules.text_field.split(",")] if rules.text_field else []
+
+
+def _joined(values: list[object]) -> str | None:
+    """Join the texts of a row's fields, some of them empty or null; None if one is anything else."""
+    texts = [value for value in values if isinstance(value, str)]
+    is_text = texts and len(texts) + values.count(None) == len(values)
+    return "\n".join(filter(None, texts)) if is_text else None
 
 
 def _by_column(rows: Iterator[tuple[str, list[str] | BadRow, int]]) -> Iterator[Row]:
@@ -367,13 +378,14 @@ def _by_column(rows: Iterator[tuple[str, list[str] | BadRow, int]]) -> Iterator[
 def _read_parquet(uri: str, source: IO[bytes], rules: SourceRules) -> Iterator[Item]:
     file = pq.ParquetFile(source)
     names = file.schema_arrow.names
-    field = rules.text_field or next((name for name in TEXT_FIELDS if name in names), None)
-    if field not in names:
+    fields = _named_fields(rules) or [name for name in TEXT_FIELDS if name in names][:1]
+    if not fields or not set(names) >= set(fields):
         yield Dropped(uri, "no_text_field")
         return
-    batches = file.iter_batches(batch_size=1024, columns=[field])
-    texts = (text for batch in batches for text in _values_of(batch.column(0)))
-    rows = ((f"row={n}", {field: text}, 0) for n, text in enumerate(texts, 1))
+    batches = file.iter_batches(batch_size=1024, columns=fields)
+    columns = ([_values_of(batch.column(name)) for name in fields] for batch in batches)
+    values = chain.from_iterable(zip(*of_batch, strict=True) for of_batch in columns)
+    rows = ((f"row={n}", dict(zip(fields, row, strict=True)), 0) for n, row in enumerate(values, 1))
     yield from _from_rows(uri, rows, rules)
 
 

@@ -17,7 +17,7 @@ class SourceRules:
     """Format of .txt files; bert: a sentence a line, an empty line between documents; wrapped: lines of a
     fixed width, which are joined."""
     text_field: str | None = None
-    """Field or column with the text; by default text, content, 正文 or 内容."""
+    """Field or column with the text, or several as title,answer; by default text, content, 正文 or 内容."""
     allow_loopback: bool = False
     """Read URLs of this machine too (127.0.0.1); link-local ones are never read."""
 
@@ -31,4 +31,4 @@ class SourceSpec:
     text_format: TextFormat | None = None
     """Format of .txt files."""
     text_field: str | None = None
-    """Field or column with the text."""
+    """Field or column with the text, or several."""

@@ -1,8 +1,11 @@
+import csv
 import json
+from io import StringIO
 
 import pytest
 
 from data.sources import Dropped, read_documents
+from tests.data.helpers import parquet_of
 from tests.data.sources.test_documents import FIRST, SECOND, reasons, texts
 
 
@@ -51,6 +54,27 @@ def test_values_of_a_line_do_not_each_count_all_its_characters_and_endless_nesti
 
 def dumps(row):
     return json.dumps(row, ensure_ascii=False)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_the_texts_of_several_fields_are_one_document(write, kind):
+    rows = [("问茶", "", FIRST), ("问水", "要热的", SECOND), (None, "", SECOND), (None,) * 3]
+    columns = dict(zip(("title", "desc", "answer"), map(list, zip(*rows, strict=True)), strict=True))
+    objects = [dict(zip(columns, row, strict=True)) for row in rows]
+    table = StringIO()
+    writer = csv.DictWriter(table, list(columns))
+    writer.writeheader()
+    writer.writerows(objects)
+    content = {"jsonl": "\n".join(map(dumps, objects)), "csv": table.getvalue()}
+    path = write(f"questions.{kind}", content.get(kind) or parquet_of(**columns))
+    expected = [f"问茶\n{FIRST}", f"问水\n要热的\n{SECOND}", SECOND]
+    empty = [""] if kind == "csv" else []  # which knows no null
+    assert texts(path, text_field="title, desc,answer") == expected + empty
+    assert reasons(path, text_field="answer,title") == ({} if empty else {"text_not_string": 1})
+    assert texts(path, text_field="answer,title")[1] == f"{SECOND}\n问水"
+    assert set(reasons(path, text_field="title,body")) == {"no_text_field"}
+    numbers = write("numbers.jsonl", dumps({"title": 1, "answer": FIRST}))
+    assert reasons(numbers, text_field="title,answer") == {"text_not_string": 1}
 
 
 def test_a_bad_value_costs_only_itself(write):
