@@ -88,7 +88,7 @@ def _tags_of(row: Mapping[str, Any], tokens: Sequence[str]) -> list[str]:
     """The tags of a row, its own or those of its entities."""
     if "tokens" in row:
         return [*map(str, row.get("tags", row.get("labels", row.get("ner_tags", ()))))]
-    label = row.get("label")
+    label = row.get("label", row.get("entities"))
     if label is None and row.get("annotation_id") and list not in map(type, row.values()):
         label = []  # Label Studio writes none for an annotated text without entities
     if not isinstance(label, dict | list):
@@ -112,7 +112,10 @@ def _entities(label: dict[str, Any] | list[Any]) -> Iterator[tuple[str, int, int
                 yield from ((kind, first, last + 1, words) for first, last in places)
         return
     for one in label:
-        if isinstance(one, dict):  # Label Studio's JSON-MIN
+        if isinstance(one, dict) and "entity" in one:  # CMeEE's
+            begin, words = one["start_idx"], one["entity"]
+            yield one["type"], begin, begin + len(words), words
+        elif isinstance(one, dict):  # Label Studio's JSON-MIN
             # its words have single spaces, and \n in place of a line's end
             words = one["text"].replace("\\n", " ") if "text" in one else None
             yield from ((kind, one["start"], one["end"], words) for kind in one["labels"])

@@ -99,6 +99,13 @@ LABEL_STUDIO = {
     "text": "杭州产茶",
     "label": [{"start": 0, "end": 2, "labels": ["地名"]}, {"start": 3, "end": 4, "labels": ["物品"]}],
 }
+CMEEE = {
+    "text": "杭州产茶",
+    "entities": [
+        {"start_idx": 0, "end_idx": 1, "type": "地名", "entity": "杭州"},
+        {"start_idx": 3, "end_idx": 3, "type": "物品", "entity": "茶"},
+    ],
+}
 # of spaces it keeps one, and a line's end is written as \n
 SPACED = {"text": "杭  州\n茶", "label": [{"start": 0, "end": 6, "text": "杭 州\\n茶", "labels": ["地名"]}]}
 
@@ -112,6 +119,7 @@ SPACED = {"text": "杭  州\n茶", "label": [{"start": 0, "end": 6, "text": "杭
         ("t.json", CLUENER),
         ("t.jsonl", [DOCCANO]),
         ("t.json", [LABEL_STUDIO]),
+        ("t.json", [CMEEE]),
         ("t.tsv", "杭 州 产 茶\tB-地名 I-地名 O B-物品\n"),
         ("t.tsv", "text_a\tlabel\n杭 州 产 茶\tB-地名 I-地名 O B-物品\n"),
         ("t.jsonl", [{"tokens": [*"杭州产茶"], "tags": ["B-地名", "I-地名", "O", "B-物品"]}]),
@@ -141,10 +149,17 @@ def test_a_text_that_was_annotated_in_label_studio_may_have_no_entity(read):
         ([[3, 5, "物品"]], "'茶' is not at 3 to 4"),
         # Label Studio counts an emoji before it twice
         ([{"start": 1, "end": 3, "text": "杭州", "labels": ["地名"]}], "'杭州' is not at 1 to 2"),
+        ([{"start_idx": 1, "end_idx": 2, "type": "地名", "entity": "杭州"}], "'杭州' is not at 1 to 2"),
         ("地名", "no entities under 'label'"),
         *(
             (label, "not in a format of the task")
-            for label in ({"地名": {"杭州": 3}}, {"地名": {"杭州": [["a", 1]]}}, [[0, 2]], [{"start": 0}])
+            for label in (
+                {"地名": {"杭州": 3}},
+                {"地名": {"杭州": [["a", 1]]}},
+                [[0, 2]],
+                [{"start": 0}],
+                [{"entity": 1}],
+            )
         ),
     ],
 )
