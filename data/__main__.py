@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from contextlib import ExitStack
-from itertools import chain
 from pathlib import Path
 
 from data import catalog, locks, publication, refresh, segmentation, sources
@@ -96,13 +96,14 @@ def words(
     if output.suffix == ".tsv" or output.is_dir():
         raise InputError(f"--output {output}: name a .txt file; the table beside it ends in .tsv")
     check_output(output)
+    left_out: Counter[str] = Counter()
     with ExitStack() as stack:
         if corpus:
             copy = stack.enter_context(publication.working_copy(workspace, read_only=True))
             texts = stack.enter_context(catalog.open_workspace(copy.root)).texts(corpus)
         else:
             files = [uri for name in source for uri in sources.find_files(name)]
-            texts = chain.from_iterable(map(refresh.read_sentences, files))
+            texts = (text for uri in files for text in refresh.read_sentences(uri, left_out))
         new = segmentation.discover_words(
             texts,
             segmenter=segmentation.Segmenter(dictionary),
@@ -114,6 +115,8 @@ def words(
     table = segmentation.write_dictionary(new, output)
     for word in new[:20]:
         print(f"{word.word}\t{word.count}\t{word.example}")
+    if left_out:
+        print(refresh.describe_reasons(left_out.most_common())[0])
     print(f"{len(new):,} words in {output}, with counts and examples in {table}")
 
 

@@ -21,9 +21,9 @@ from data.errors import InputError
 from data.files import write_text
 from data.options import values_of
 from data.refresh import GateRules, InstanceRules
+from data.sources import SourceSpec
 from data.storage import is_remote
 from data.tokenization import TOKENIZER_CONFIG
-from data.workspace import Workspace
 from flows.continued_pretraining import continued_pretraining
 from flows.fine_tune import fine_tune
 from flows.orchestration import (
@@ -56,9 +56,7 @@ describe = describe_report
 @job(describe, run_name="end to end on {task}")
 def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> Reported:
     """Make the corpora general and domain anew, pretrain on each, compare before and after, report."""
-    vocab = options.tokenizer or vocabulary(
-        options.init, [*options.general, *options.domain], options.text.vocab_size, options.workspace
-    )
+    vocab = options.tokenizer or vocabulary(options)
     task, folder = str(options.task), options.place.experiments
     files = guard_files("end-to-end", task, str(options.dev), options.test, folder)
     guard, base = replace(options.guard, files=(*options.guard.files, *files)), None
@@ -108,7 +106,7 @@ def read_texts(task: str, path: str) -> list[tuple[str, ...]]:
 
 def make_corpus(
     name: str,
-    sources: Sequence[str],
+    sources: Sequence[str | SourceSpec],
     vocab: str,
     guard: GuardRules,
     text: TextOptions,
@@ -124,6 +122,7 @@ def make_corpus(
         workspace=options.workspace,
         workers=options.workers,
         max_seq_length=text.max_seq_length,
+        reading=options.reading,
         instances=InstanceRules(copies=text.copies),
         guard=guard,
         # the corpora are what is given now, whatever they were in another run
@@ -155,16 +154,20 @@ def finished(result: PretrainResult) -> PretrainResult:
     return result
 
 
-def vocabulary(init: str, sources: Sequence[str], vocab_size: int, workspace: str) -> str:
-    """The checkpoint's own vocabulary, or one learnt from the sources, once in a workspace."""
-    if names_checkpoint(init):
-        return str(find_source(init).vocabulary)
+def vocabulary(options: EndToEndOptions) -> str:
+    """The checkpoint's own vocabulary, or one learnt from all raw text, once in a workspace."""
+    if names_checkpoint(options.init):
+        return str(find_source(options.init).vocabulary)
+    sources, size = (*options.general, *options.domain), options.text.vocab_size
     places = sorted(one if is_remote(one) else str(Path(one).resolve()) for one in sources)
-    name = f"end-to-end-{vocab_size}-{hashlib.sha256(json.dumps(places).encode()).hexdigest()[:8]}"
+    made_of = json.dumps([places, values_of(options.reading)])
+    name = f"end-to-end-{size}-{hashlib.sha256(made_of.encode()).hexdigest()[:8]}"
     # its last file: a killed run leaves a folder without it
-    if not (Workspace(Path(workspace)).tokenizers / name / TOKENIZER_CONFIG).is_file():
-        shared = TokenizerOptions(source=tuple(sources), vocab_size=vocab_size, workspace=workspace)
-        call(train_tokenizer, replace(shared, name=name))
+    if not (options.place.tokenizers / name / TOKENIZER_CONFIG).is_file():
+        given = TokenizerOptions(
+            source=sources, vocab_size=size, name=name, workspace=options.workspace, reading=options.reading
+        )
+        call(train_tokenizer, given)
     return name
 
 

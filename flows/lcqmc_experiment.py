@@ -23,6 +23,7 @@ from albert.pretraining import PretrainResult, RunningOptions, list_checkpoints,
 from albert.tasks import read_lines, suffix_of
 from data.files import write_text
 from data.options import values_of
+from data.sources import SourceSpec
 from flows.continued_pretraining import continued_pretraining
 from flows.end_to_end import finished, guard_files, make_corpus, read_texts, write_files, write_rows
 from flows.fine_tune import ModelFacts, compare, record
@@ -118,13 +119,13 @@ def make_corpora(options: ExperimentOptions) -> None:
     """
     fields, folder = (options.first, options.second), options.place.experiments
     sources = {GENERAL: options.general, **{one.name: one.text for one in fields}}
-    texts: dict[str, tuple[str, ...]] = {}
+    texts: dict[str, tuple[SourceSpec, ...]] = {}
     guard: list[str] = []
     for one in fields:
         # without labels and groups, as documents
         rows = [text for row in read_texts(one.task, one.train) for text in row]
         work = partial(write_rows, rows, folder / f"{one.name}-train.jsonl")
-        texts[f"{one.name}-task"] = (write_files(one.name, work),)
+        texts[f"{one.name}-task"] = (SourceSpec(path=write_files(one.name, work), text_field="text"),)
         guard += guard_files(one.name, one.task, one.dev, one.test, folder)
     vocabulary = str(find_source(options.init).vocabulary)
     for more, of_name in ((options.guard.files, sources), ((), texts)):

@@ -1,12 +1,13 @@
 """train-tokenizer: a corpus or raw text -> a vocabulary in the workspace, ready for refresh-corpus."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from data.catalog import Version, open_workspace
 from data.errors import InputError
 from data.files import TEMPORARY_SUFFIX
-from data.refresh import read_sentences
+from data.refresh import describe_reasons, read_sentences
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 from data.tokenization import train_tokenizer as learn
 from flows.orchestration import TokenizerOptions, begin_progress, job, run_as_command, say, step
@@ -21,7 +22,7 @@ def train_tokenizer(options: TokenizerOptions, sources: list[str] | Version) -> 
     name = options.name or f"{options.kind}-{options.vocab_size}"
     folder = options.place.tokenizers / name
     move = begin_progress(name, "share of the text read; learning follows")
-    sentences = iterate_sentences(sources, options.workspace, move)
+    sentences = iterate_sentences(sources, options, move)
     tokenizer = learn_vocabulary(
         name, lambda: learn(sentences, kind=options.kind, vocab_size=options.vocab_size, on_notice=say)
     )
@@ -41,15 +42,18 @@ def refuse_another(folder: Path, tokenizer: Tokenizer) -> None:
 
 
 def iterate_sentences(
-    sources: list[str] | Version, workspace: str, move: Callable[[float], None]
+    sources: list[str] | Version, options: TokenizerOptions, move: Callable[[float], None]
 ) -> Iterator[str]:
     """Cleaned sentences of raw files or of a corpus's current version; `move` gets the share read."""
     if isinstance(sources, list):
+        left_out: Counter[str] = Counter()
         for number, path in enumerate(sources, 1):
-            yield from read_sentences(path)
+            yield from read_sentences(path, left_out, options.reading)
             move(number / len(sources))
+        if left_out:
+            say("\n".join(describe_reasons(left_out.most_common())))
         return
-    with open_workspace(workspace) as statistics:
+    with open_workspace(options.workspace) as statistics:
         for number, text in enumerate(statistics.texts(sources.corpus), 1):
             yield from text.split("\n")
             move(number / sources.documents)

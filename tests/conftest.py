@@ -186,12 +186,12 @@ def change_tensors(folder: Path, change: Callable[[str, torch.Tensor], dict[str,
     save_file({name: one for some in changed for name, one in some.items()}, path, {"format": "pt"})
 
 
-def few_texts(folder: Path) -> tuple[Path, Path]:
-    """A little general text and some documents of the domain sample, as files."""
+def few_texts(folder: Path, field: str = "text") -> tuple[Path, Path]:
+    """A little general text and some documents of the domain sample, in a field of its rows, as files."""
     general, domain = folder / "general.txt", folder / "domain.jsonl"
     general.write_text((SAMPLES / general.name).read_text(encoding="utf-8")[:6000], encoding="utf-8")
     lines = (SAMPLES / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    domain.write_text("".join(lines[:12]), encoding="utf-8")
+    domain.write_text("".join(lines[:12]).replace('"text"', f'"{field}"'), encoding="utf-8")
     return general, domain
 
 

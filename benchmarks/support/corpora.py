@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,7 +50,7 @@ def source_names(sources: Sequence[str]) -> list[str]:
 def load_sentences(sources: Sequence[str]) -> list[str]:
     """Load the sentences of the sources, or of the samples."""
     files = [uri for source in given_sources(sources) for uri in find_files(source)]
-    return [sentence for uri in files for sentence in read_sentences(uri)]
+    return [sentence for uri in files for sentence in read_sentences(uri, Counter())]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from .plan import plan_refresh as plan_refresh
 from .plan import preview as preview
 from .read import read_sentences as read_sentences
 from .result import RefreshResult as RefreshResult
+from .result import describe_reasons as describe_reasons
 from .result import describe_result as describe_result
 from .result import unchanged_version as unchanged_version
 from .run import Batch as Batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from data.cleaning import (
 from data.files import replacing
 from data.instances import list_column
 from data.refresh.settings import RefreshSettings
-from data.sources import REPLACEMENT, Dropped, RawDocument, document_id, read_documents
+from data.sources import REPLACEMENT, Dropped, RawDocument, SourceRules, document_id, read_documents
 
 READING_VERSION = 24  # raise it when cleaning, splitting or filtering change what they give
 
@@ -188,8 +189,13 @@ def _listing_table(batch: _Batch, settings: RefreshSettings, staged_row: int) ->
     return pa.table(columns, schema=LISTING)
 
 
-def read_sentences(uri: str) -> Iterator[str]:
-    """Yield the sentences of a source's documents that the default rules would keep, duplicates included."""
-    for batch in _batches([uri], RefreshSettings(corpus="raw")):
+def read_sentences(uri: str, left_out: Counter[str], reading: SourceRules | None = None) -> Iterator[str]:
+    """Yield the sentences of a source's documents that the default rules would keep, duplicates included.
+
+    Counts in `left_out` the reasons why others are not.
+    """
+    settings = RefreshSettings(corpus="raw", reading=reading or SourceRules())
+    for batch in _batches([uri], settings):
+        left_out.update(dropped[1] for dropped in batch.dropped if dropped)
         for document in batch.kept():
             yield from document.sentences

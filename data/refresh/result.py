@@ -112,19 +112,22 @@ def _order(result: RefreshResult) -> str:
     return "; ".join([f"{with_order:.1%} of instances", *rest])
 
 
+def describe_reasons(left_out: Sequence[tuple[str, int]], where: str = "") -> list[str]:
+    """Describe how many documents were left out and why, the most frequent first, and what can be done."""
+    most = MOST_REASONS if len(left_out) > MOST_REASONS + 1 else len(left_out)  # "1 other" is no shorter
+    shown, rest = left_out[:most], left_out[most:]
+    reasons = [f"{count:,} {reason}" for reason, count in shown]
+    if rest:
+        reasons.append(f"{sum(count for _, count in rest):,} for {len(rest)} other reason(s)")
+    total = sum(count for _, count in left_out)
+    return [f"left out {total:,} document(s){where}: {', '.join(reasons)}", *advice_for(dict(left_out))]
+
+
 def describe_left_out(result: RefreshResult) -> list[str]:
     """Describe documents left out, encodings and text files, a line each if there are any."""
     lines = []
     if left_out := result.counts("documents"):
-        most = MOST_REASONS if len(left_out) > MOST_REASONS + 1 else len(left_out)  # "1 other" is no shorter
-        shown, rest = left_out[:most], left_out[most:]
-        reasons = [f"{count:,} {reason}" for reason, count in shown]
-        if rest:
-            reasons.append(f"{sum(count for _, count in rest):,} for {len(rest)} other reason(s)")
-        total = sum(count for _, count in left_out)
-        what = f"left out {total:,} document(s), each a row of the view documents"
-        lines.append(f"{what}: {', '.join(reasons)}")
-        lines += advice_for(dict(left_out))
+        lines += describe_reasons(left_out, ", each a row of the view documents")
     if guarded := dict(result.counts("characters")).get("in_evaluation_set"):
         lines.append(
             f"in_evaluation_set: {guarded:,} characters, as documents go whole; where set phrases are "

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from pydantic_core import to_jsonable_python
@@ -31,7 +32,7 @@ from data.catalog import (
     version_of_unfinished,
     version_shards,
 )
-from data.cleaning import CleaningRules, GuardRules, make_guard
+from data.cleaning import CleaningRules, make_guard
 from data.errors import InputError
 from data.options import values_of
 from data.refresh import (
@@ -319,7 +320,9 @@ def plan_tokenizer(options: TokenizerOptions) -> list[str] | Version:
     if options.corpus:
         with read_catalog(options.place) as db:
             return require_version(db, options.corpus)
-    return list(dict.fromkeys(path for source in options.source for path in find_files(source)))
+    own = options.reading.allow_loopback
+    files = (find_files(source, allow_loopback=own) for source in options.source)
+    return list(dict.fromkeys(chain.from_iterable(files)))
 
 
 def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
@@ -333,7 +336,7 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
     if not options.general and not is_checkpoint:
         what = f"--init {options.init} is no checkpoint"
         raise InputError(f"{what}: give the folder of one, or --general text to train a base model on")
-    _check_texts((*options.general, *options.domain), options.guard)
+    _check_texts((*options.general, *options.domain), options)
     finetuning.read_task(fine_tune_settings(judging_options(options, (options.init,))))
     ours = options.place.tokenizers
     vocabulary = find_tokenizer(options.tokenizer, ours) if options.tokenizer else None
@@ -351,11 +354,11 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
     return options
 
 
-def _check_texts(sources: Sequence[str], guard: GuardRules) -> None:
+def _check_texts(sources: Sequence[str], options: EndToEndOptions | ExperimentOptions) -> None:
     """Raise InputError for a source or an evaluation set that cannot be read."""
     for source in sources:
-        find_files(source)
-    if guard.files:
+        find_files(source, allow_loopback=options.reading.allow_loopback)
+    if (guard := options.guard).files:
         make_guard(guard.files, guard.ngram, CleaningRules(), guard.share)
 
 
@@ -385,7 +388,7 @@ def plan_experiment(options: ExperimentOptions) -> ExperimentOptions:
             "other's with -task, which names the corpus of its task's texts"
         )
     checkpoints.load_pretrained(options.init)
-    _check_texts((*options.general, *options.first.text, *options.second.text), options.guard)
+    _check_texts((*options.general, *options.first.text, *options.second.text), options)
     for one in (options.first, options.second):
         check_name(f"{one.name}-task", "corpus")
         paths = {name: Path(getattr(one, name)) for name in ("train", "dev", "test")}

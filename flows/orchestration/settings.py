@@ -18,6 +18,7 @@ from data.errors import ConfigError
 from data.options import Commas, options, options_of, values_of
 from data.refresh import RefreshSettings, load_recipe
 from data.samples import FOLDER
+from data.sources import SourceRules
 from data.workspace import Workspace, default_place
 
 if TYPE_CHECKING:
@@ -194,6 +195,8 @@ class TokenizerOptions(Job):
     name: str | None = None
     """Name in the workspace; by default kind and size."""
     workspace: Place = Field(default_factory=default_place)
+    reading: SourceRules = SourceRules()
+    """How raw text is read."""
 
 
 @options
@@ -250,6 +253,8 @@ class EndToEndOptions(Job):
     workers: Workers = None
     """Processes; by default one a core."""
     workspace: Place = Field(default_factory=default_place)
+    reading: SourceRules = SourceRules()
+    """How raw text is read."""
     text: TextOptions = TextOptions()
     """How the corpora are made."""
     guard: GuardRules = GuardRules()
@@ -332,6 +337,8 @@ class ExperimentOptions(Job):
     workers: Workers = None
     """Processes; by default one a core."""
     workspace: Place = Field(default_factory=default_place)
+    reading: SourceRules = SourceRules()
+    """How raw text is read."""
     guard: GuardRules = GuardRules()
     """Keeps the text of dev and test, and of further sets, out of the corpora."""
     fine_tuning: TuningOptions = TuningOptions(seeds=(0, 1, 2, 3, 4))

@@ -42,11 +42,12 @@ def test_an_average_is_made_anew_of_other_weights(tokenizer, tmp_path, monkeypat
 def test_two_fields_are_each_judged_on_both_tasks(tokenizer, prefect_server, tmp_path, write):
     """The fields are called first and second, as their options are."""
     base = save_small_model(tmp_path / "small", tokenizer)
-    general, domain = few_texts(tmp_path)
+    general, domain = few_texts(tmp_path, "正文本")
     field = {"text": domain, "task": "tea-topics", **few_examples(tmp_path)}
     given = {"general": general, "first": field | {"name": "first"}, "second": field | {"name": "second"}}
     given |= {"init": base, "scale": 1e-6, "labels": "40,60,70", "base_shares": 0.5, "pretraining_seeds": 0}
     given |= {"batch_tokens": 512, "workers": 1, "workspace": tmp_path / "w"}
+    given["reading"] = {"text_field": "正文本"}
     given["guard"] = {"files": field["train"]}
     given["fine_tuning"] = {"seeds": 0, "epochs": 1, "learning_rate": 1e-3, "baselines": "no"}
     given["fine_tuning"]["optimizer"] = {"max_restarts": 0}

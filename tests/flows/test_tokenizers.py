@@ -1,12 +1,15 @@
 """A vocabulary that corpora were made with stays what it was."""
 
+import json
+
 import pytest
 
 from data.errors import InputError
+from data.sources import SourceRules
 from data.tokenization import load_tokenizer, train_tokenizer
 from flows.end_to_end import vocabulary
 from flows.orchestration.plans import plan_tokenizer
-from flows.orchestration.settings import TokenizerOptions
+from flows.orchestration.settings import EndToEndOptions, TextOptions, TokenizerOptions
 from flows.train_tokenizer import iterate_sentences, refuse_another
 from tests.corpora import ask, make_corpus
 
@@ -32,9 +35,18 @@ def test_a_vocabulary_is_learnt_from_all_texts_of_a_corpus(tmp_path, samples, vo
     make_corpus(tmp_path / "w", "tea", samples / "tea.jsonl", vocabulary_file)
     version = plan_tokenizer(TokenizerOptions(corpus="tea", workspace=str(tmp_path / "w")))
     shares = []
-    lines = list(iterate_sentences(version, str(tmp_path / "w"), shares.append))
+    options = TokenizerOptions(workspace=str(tmp_path / "w"))
+    lines = list(iterate_sentences(version, options, shares.append))
     assert ask(tmp_path / "w", "select sum(chars) from documents") == [(sum(map(len, lines)),)]
     assert len(shares) == version.documents and shares[-1] == 1
+
+
+def test_raw_text_is_read_by_the_rules_and_what_is_left_out_is_said(write, capsys):
+    rows = [{"题": "茶", "文": TEXTS["tea"]}, {"题": TEXTS["law"]}]
+    source = write("rows.jsonl", "\n".join(json.dumps(row) for row in rows))
+    options = TokenizerOptions(source=(str(source),), reading=SourceRules(text_field="题,文"))
+    assert list(iterate_sentences([str(source)], options, print)) == ["茶", "绿茶不发酵。", "红茶全发酵。"]
+    assert "left out 1 document(s): 1 no_text_field\nno_text_field: name the" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -42,13 +54,18 @@ def test_an_end_to_end_run_on_other_text_learns_a_vocabulary_of_its_own(tmp_path
     for name, text in TEXTS.items():
         (tmp_path / f"{name}.txt").write_text(f"{text}\n\n" * 2, encoding="utf-8")
     given = [["tea"], ["law"], ["tea"], ["law", "tea"], ["tea", "law"]]
-    sources = [[str(tmp_path / f"{name}.txt") for name in names] for names in given]
-    made = [vocabulary("tiny", paths, 100, str(tmp_path / "w")) for paths in sources]
+    sources = [tuple(str(tmp_path / f"{name}.txt") for name in names) for names in given]
+    text = TextOptions(vocab_size=100)
+    options = [
+        EndToEndOptions(general=paths[:1], domain=paths[1:], text=text, workspace=str(tmp_path / "w"))
+        for paths in sources
+    ]
+    made = [vocabulary(one) for one in options]
     assert made[0] == made[2] != made[1] and made[3] == made[4] and len(set(made)) == 3
     folders = [tmp_path / "w" / "tokenizers" / name for name in made]
     known = [load_tokenizer(folder / "vocab.txt") for folder in folders]
     assert ["法" in one.vocabulary for one in known] == [False, True, False, True, True]
     for path in folders[0].iterdir():  # as a run leaves it that is killed when it begins to write
         path.unlink()
-    vocabulary("tiny", sources[0], 100, str(tmp_path / "w"))
+    vocabulary(options[0])
     assert load_tokenizer(folders[0] / "vocab.txt").vocabulary == known[0].vocabulary

@@ -106,6 +106,9 @@ def test_the_command_writes_a_dictionary_and_no_words_make_an_empty_one(tmp_path
     output = tmp_path / "words.txt"
     assert main(["corpus", "words", "--source", str(source), "--output", str(output)]) == 0
     assert TERM in output.read_text(encoding="utf-8") and TERM in capsys.readouterr().out
+    unread = write("rows.jsonl", '{"题": "茶"}')
+    assert main(["corpus", "words", "--source", str(unread), "--output", str(output)]) == 0
+    assert capsys.readouterr().out.startswith("left out 1 document(s): 1 no_text_field\n0 words in")
     assert main(["corpus", "words", "--output", str(output)]) == 2 and "either" in capsys.readouterr().err
     for no_text in (output.with_suffix(".tsv"), tmp_path):
         assert main(["corpus", "words", "--source", str(source), "--output", str(no_text)]) == 2

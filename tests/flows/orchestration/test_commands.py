@@ -164,21 +164,22 @@ def test_the_whole_way_in_one_flow(tmp_path, prefect_server, vocabulary_file):
     """Raw text to report, on a few documents, whatever a corpus of the name was made of before."""
     make_corpus(tmp_path / "w", "domain", SAMPLES / "general.txt", vocabulary_file)
     (tmp_path / "general").mkdir()
-    general, domain = few_texts(tmp_path)
+    general, domain = few_texts(tmp_path, "answer")
     general.rename(tmp_path / "general" / general.name)
     (tmp_path / "general" / "of another kind.docx").write_bytes(b"PK")
     splits = few_examples(tmp_path, 24, 20, 20)
     read = [splits[split].read_text().split("\n")[1].split("\t")[0] for split in ("dev", "test")]
     with domain.open("a", encoding="utf-8") as more:
-        more.writelines(f'{{"text": "{text}，今年春天的新茶已经上市。"}}\n' for text in read)
+        more.writelines(f'{{"answer": "{text}，今年春天的新茶已经上市。"}}\n' for text in read)
     given = {"general": tmp_path / "general", "domain": domain, "task": "topics", **splits, "steps": 4}
-    given |= {"text": {"vocab_size": 2000}, "pretraining": {"base_steps": 4, "batch_tokens": 512}}
+    given |= {"reading": {"text_field": "answer"}, "text": {"vocab_size": 2000}}
+    given |= {"pretraining": {"base_steps": 4, "batch_tokens": 512}}
     given["fine_tuning"] = {"seeds": "0,1", "epochs": 1, "learning_rate": 1e-4}
     given["fine_tuning"]["optimizer"] = {"max_restarts": 0}
     given["workspace"] = tmp_path / "w"
     done = run_here("end-to-end", *typed_as(given), **prefect_server)
     assert done.returncode == 0, done.stderr
-    assert f"{len(read)} in_evaluation_set" in done.stderr
+    assert f"{len(read)} in_evaluation_set" in done.stderr and "no_text_field" not in done.stderr
     page = tmp_path / "w" / "reports" / "end-to-end-topics" / "index.html"
     *printed, before, after, last = done.stdout.strip().splitlines()
     assert "\n".join(printed) == report_text(read_report(page)) and last == f"report {page}"
