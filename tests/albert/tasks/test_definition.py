@@ -286,7 +286,7 @@ FIRST, NOT_AMONG = "question 1", "the right answer is not among the choices"
         ),
         (
             "tokens",
-            [MARKED, {"text": "杭州", "entities": []}, MARKED | {"text": ""}],
+            [MARKED, {"text": "杭州", "spans": []}, MARKED | {"text": ""}],
             "地 杭州",
             ["2: no entities under 'label'", "3: no text and no tokens"],
         ),
