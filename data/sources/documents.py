@@ -343,22 +343,23 @@ def _from_rows(uri: str, rows: Iterable[Row], rules: SourceRules) -> Iterator[It
             yield Dropped(row_uri, "not_an_object", size)
         elif not fields or not row.keys() >= set(fields):
             yield Dropped(row_uri, "no_text_field", size)
-        elif (joined := _joined([row[name] for name in fields])) is None:
+        elif not (texts := _texts_of([row[name] for name in fields])):
             yield Dropped(row_uri, "text_not_string", size)
         else:
-            text, found = _unwrapped(joined, rules)
-            yield from _cut(text, row_uri, text_format=found)
+            # separately: a title longer than wrapped lines would hide that they are wrapped
+            pieces = [_unwrapped(text, rules) for text in texts]
+            found = next((found for _, found in pieces if found), None)
+            yield from _cut("\n".join([text for text, _ in pieces if text]), row_uri, text_format=found)
 
 
 def _named_fields(rules: SourceRules) -> list[str]:
     return [name.strip() for name in rules.text_field.split(",")] if rules.text_field else []
 
 
-def _joined(values: list[object]) -> str | None:
-    """Join the texts of a row's fields, some of them empty or null; None if one is anything else."""
+def _texts_of(values: list[object]) -> list[str]:
+    """Return the texts among values, of which some may be null; none if one is anything else."""
     texts = [value for value in values if isinstance(value, str)]
-    is_text = texts and len(texts) + values.count(None) == len(values)
-    return "\n".join(filter(None, texts)) if is_text else None
+    return texts if len(texts) + values.count(None) == len(values) else []
 
 
 def _by_column(rows: Iterator[tuple[str, list[str] | BadRow, int]]) -> Iterator[Row]:
