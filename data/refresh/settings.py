@@ -35,7 +35,7 @@ from data.workspace import check_name, local_folder
 
 ADVICE = {
     "no_text_field": "name the column or field of each row with the text, --reading.text-field NAME, or "
-    "several, as title,answer; fields within fields are not read",
+    "several, as title,answer; of fields within fields only a list of texts or of objects with text is read",
     "not_supported": "turn files such as PDF or Word into text or HTML first",
     "unreadable_file": "a file is damaged, or was still being written: refresh again once it is whole",
 }  # by the reason why a document was left out

@@ -358,8 +358,23 @@ def _named_fields(rules: SourceRules) -> list[str]:
 
 def _texts_of(values: list[object]) -> list[str]:
     """Return the texts among values, of which some may be null; none if one is anything else."""
-    texts = [value for value in values if isinstance(value, str)]
-    return texts if len(texts) + values.count(None) == len(values) else []
+    joined = [_joined(value) for value in values]
+    texts = [value for value in joined if isinstance(value, str)]
+    return texts if len(texts) + joined.count(None) == len(values) else []
+
+
+def _joined(value: object) -> object:
+    """Return a list of texts as one, a line or more each; objects in it give the first of their TEXT_FIELDS.
+    Anything else is returned as it is.
+    """
+    if not isinstance(value, list):
+        return value
+    items = [
+        next((item[name] for name in TEXT_FIELDS if name in item), None) if isinstance(item, dict) else item
+        for item in value
+    ]
+    texts = [item for item in items if isinstance(item, str)]
+    return "\n".join(texts) if texts and len(texts) == len(items) else value
 
 
 def _by_column(rows: Iterator[tuple[str, list[str] | BadRow, int]]) -> Iterator[Row]:

@@ -46,7 +46,7 @@ BAD = {
     "no-field.jsonl": (rows(A) + b'{"content": "\xe8\x8c\xb6"}\n' + rows(B), 2, {"no_text_field": 1}),
     "long-numbers.jsonl": (rows(A, B).replace(b'{"text"', b'{"n": ' + b"9" * 6000 + b', "text"'), 2, {}),
     "not-text.jsonl": (
-        rows(A) + b'{"text": 5}\n{"text": null}\n{"text": ["a"]}\n',
+        rows(A) + b'{"text": 5}\n{"text": null}\n{"text": [1]}\n',
         1,
         {"text_not_string": 3},
     ),

@@ -80,6 +80,24 @@ def test_the_texts_of_several_fields_are_one_document(write, kind):
     assert reasons(numbers, text_field="title,answer") == {"text_not_string": 1}
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_list_of_texts_or_of_objects_with_texts_is_one_document(write, kind):
+    columns = {
+        "title": ["静夜思", None],
+        "paragraphs": [[FIRST, SECOND], [SECOND]],
+        "段落": [[{"行号": 1, "内容": SECOND}, {"行号": 2, "内容": FIRST}], []],
+    }
+    objects = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    content = parquet_of(**columns) if kind == "parquet" else "\n".join(map(dumps, objects))
+    path = write(f"poems.{kind}", content)
+    assert texts(path, text_field="title,paragraphs") == [f"静夜思\n{FIRST}\n{SECOND}", SECOND]
+    assert texts(path, text_field="段落") == [f"{SECOND}\n{FIRST}"]
+    assert reasons(path, text_field="段落") == {"text_not_string": 1}
+    for value in ([FIRST, 1], [FIRST, None], [[FIRST]], [{"title": FIRST}], {"text": FIRST}):
+        bad = write("bad.jsonl", dumps({"title": FIRST, "text": value}))
+        assert reasons(bad, text_field="title,text") == {"text_not_string": 1}
+
+
 def test_a_bad_value_costs_only_itself(write):
     rows = [dumps({"text": f"{FIRST}{n}"}) for n in range(60)]
     rows[9] = rows[59] = dumps({"text": FIRST * 9000}).replace('"text"', "text")  # more than is held at once
