@@ -18,6 +18,7 @@ from data.workspace import Workspace, local_folder
 corpus = make_app(
     "corpus", "Keep a workspace tidy, find new words of a field, copy a workspace to and from S3."
 )
+_READING = sources.SourceRules()
 
 
 @corpus.command
@@ -68,6 +69,7 @@ def words(
     *,
     corpus: str | None = None,
     source: tuple[str, ...] = (),
+    reading: sources.SourceRules = _READING,
     dictionary: tuple[Path, ...] = (),
     output: Path = Path("words.txt"),
     min_count: int = MIN_COUNT,
@@ -81,6 +83,7 @@ def words(
     Args:
         corpus: A corpus of the workspace.
         source: Or raw text: a file, folder, glob or URL (repeatable).
+        reading: How raw text is read.
         dictionary: Words already known, in jieba's format (repeatable).
         output: The dictionary to write; a .tsv with counts and examples goes beside it.
         min_count: Least occurrences of a word.
@@ -102,8 +105,9 @@ def words(
             copy = stack.enter_context(publication.working_copy(workspace, read_only=True))
             texts = stack.enter_context(catalog.open_workspace(copy.root)).texts(corpus)
         else:
-            files = [uri for name in source for uri in sources.find_files(name)]
-            texts = (text for uri in files for text in refresh.read_sentences(uri, left_out))
+            loopback = reading.allow_loopback
+            files = [uri for name in source for uri in sources.find_files(name, allow_loopback=loopback)]
+            texts = (text for uri in files for text in refresh.read_sentences(uri, left_out, reading))
         new = segmentation.discover_words(
             texts,
             segmenter=segmentation.Segmenter(dictionary),

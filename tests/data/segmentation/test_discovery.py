@@ -1,3 +1,4 @@
+import json
 import random
 import re
 from collections import Counter
@@ -109,6 +110,9 @@ def test_the_command_writes_a_dictionary_and_no_words_make_an_empty_one(tmp_path
     unread = write("rows.jsonl", '{"题": "茶"}')
     assert main(["corpus", "words", "--source", str(unread), "--output", str(output)]) == 0
     assert capsys.readouterr().out.startswith("left out 1 document(s): 1 no_text_field\n0 words in")
+    unread.write_text("\n".join(json.dumps({"题": text}) for text in corpus(400)), encoding="utf-8")
+    named = ["--source", str(unread), "--reading.text-field", "题", "--output", str(output)]
+    assert main(["corpus", "words", *named]) == 0 and TERM in output.read_text(encoding="utf-8")
     assert main(["corpus", "words", "--output", str(output)]) == 2 and "either" in capsys.readouterr().err
     for no_text in (output.with_suffix(".tsv"), tmp_path):
         assert main(["corpus", "words", "--source", str(source), "--output", str(no_text)]) == 2
