@@ -13,6 +13,7 @@ from data.files import replacing
 from data.instances import Shard
 from data.refresh.scratch import copy_to
 
+LONG_DOCUMENT = 100_000  # characters; a book, or a file of many documents
 STAGES = ("read", "clean", "filter", "guard", "deduplicate", "boilerplate", "instances")
 
 # what the stages before the last lost: characters of a document that was read are those left by cleaning
@@ -67,6 +68,9 @@ def _details(db: duckdb.DuckDBPyConnection) -> list[FunnelRow]:
         union all
         select 'read', 'files_read_as', text_format, count(distinct {SOURCE_FILE})
         from listed group by text_format
+        union all
+        select 'read', 'files_with_long', 'documents', count(distinct {SOURCE_FILE})
+        from listed where text_format = 'document' and raw_characters > {LONG_DOCUMENT}
         union all
         select 'guard', 'kept', 'in_evaluation_set', nullif(count(*), 0)
         from listed where stage is null and guard_hits > 0

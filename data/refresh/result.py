@@ -6,11 +6,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from data.catalog import FunnelRow, Version
+from data.refresh.funnel import LONG_DOCUMENT
 from data.refresh.gates import Gate
 from data.refresh.plan import Plan, is_changed
 from data.refresh.settings import advice_for
 from data.segmentation import Word
 
+_LAYOUTS = {
+    "bert": "a sentence a line",
+    "document": "a document each",
+    "lines": "a document a line",
+    "wrapped": "wrapped lines",
+}
 MOST_REASONS, MOST_WORDS = 5, 20  # listed by name
 NOTABLE_SHARE = 0.1  # of the documents held out
 
@@ -137,7 +144,11 @@ def describe_left_out(result: RefreshResult) -> list[str]:
         lines.append(f"decoded: {', '.join(encodings)}")
     for _, urls in result.counts("removed"):
         lines.append(f"removed {urls:,} URL(s) from the text")
-    layouts = {"bert": "a sentence a line", "wrapped": "wrapped lines", "document": "a document each"}
-    if files := [f"{count:,} as {layouts[layout]}" for layout, count in result.counts("files_read_as")]:
+    if files := [f"{count:,} as {_LAYOUTS[layout]}" for layout, count in result.counts("files_read_as")]:
         lines.append(f"text files read: {', '.join(files)}")
+    for _, count in result.counts("files_with_long"):
+        lines.append(
+            f"{count:,} of them with a document of over {LONG_DOCUMENT:,} characters: "
+            "if each line is one, set --reading.text-format lines"
+        )
     return lines

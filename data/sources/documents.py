@@ -27,7 +27,7 @@ from data.sources.archives import COMPRESSIONS, Part, damage, one_line, open_par
 from data.sources.decoding import SAMPLE_BYTES, decoded_lines, detect_encoding
 from data.sources.markup import asciidoc_text, html_text, markdown_text, mdx_text, rst_text
 from data.sources.plain_text import find_format, join_wrapped
-from data.sources.rows import BadRow, json_rows, table_rows, take_text
+from data.sources.rows import BadRow, json_rows, table_rows, take_text, whole_lines
 from data.sources.settings import SourceRules, TextFormat
 from data.storage import base_name, check_hosts, expand, is_remote
 
@@ -270,15 +270,26 @@ def _cut(text: str, uri: str, first: int = 1, text_format: TextFormat | None = N
         begin, part = end, part + 1
 
 
-def _read_text(part: Part, lines: Iterator[str], text_format: TextFormat) -> Iterator[RawDocument]:
+def _read_text(part: Part, lines: Iterator[str], text_format: TextFormat) -> Iterator[Item]:
     if text_format == "auto":
         head, _ = take_text("", islice(lines, 2000), MAX_HELD_CHARACTERS + 1)
         text_format = "bert" if ".bert." in part.name else find_format(head.split("\n"))
         lines = chain(StringIO(head), lines)
+    if text_format == "lines":
+        yield from _read_each_line(part.uri, lines)
+        return
     ends = str.isspace if text_format == "bert" else None
     for document in _blocks(part, lines, ends):
         text = join_wrapped(document.text) if text_format == "wrapped" else document.text
         yield replace(document, text=text, text_format=text_format)
+
+
+def _read_each_line(uri: str, lines: Iterator[str]) -> Iterator[Item]:
+    for number, line in enumerate(whole_lines(lines), 1):
+        if isinstance(line, int):
+            yield Dropped(f"{uri}#line={number}", "row_too_long", line)
+        elif line.strip():
+            yield from _cut(line, f"{uri}#line={number}", text_format="lines")
 
 
 def _blocks(part: Part, lines: Iterator[str], ends: Callable[[str], bool] | None) -> Iterator[RawDocument]:

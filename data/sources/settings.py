@@ -6,7 +6,7 @@ from typing import Literal
 
 from data.options import options
 
-TextFormat = Literal["auto", "bert", "document", "wrapped"]
+TextFormat = Literal["auto", "bert", "document", "lines", "wrapped"]
 
 
 @options
@@ -14,8 +14,8 @@ class SourceRules:
     """How all sources are read."""
 
     text_format: TextFormat = "auto"
-    """Format of .txt files; bert: a sentence a line, an empty line between documents; wrapped: lines of a
-    fixed width, which are joined."""
+    """Format of .txt files; bert: a sentence a line, an empty line between documents; lines: a document a
+    line; wrapped: lines of a fixed width, which are joined."""
     text_field: str | None = None
     """Field or column with the text, or several as title,answer; by default text, content, 正文 or 内容."""
     allow_loopback: bool = False

@@ -209,6 +209,9 @@ def test_repeated_short_and_foreign_documents_are_counted(corpus):
             steps = sorted(set(rows))
             assert len(steps) == 7
             assert [b for _, _, b in steps[:-1]] == [a for _, a, _ in steps[1:]]  # what goes out comes in
+    (source / "reviews.txt").write_text("这家的茶很好，下次还来。\n" * 9000, encoding="utf-8")
+    hint = describe_left_out(corpus.refresh())[-1]
+    assert hint.startswith("1 of them with a document of over 100,000 ") and "text-format lines" in hint
 
 
 def test_a_workspace_whose_name_is_a_pattern_reads_no_file_of_its_neighbours(tmp_path, vocabulary_file):

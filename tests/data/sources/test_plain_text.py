@@ -65,6 +65,16 @@ def test_wrapped_rows_pages_and_quoted_mail_are_joined_too_and_english_keeps_its
         assert [read.text for read in documents(textwrap.fill(text, 72) + beside)] == [text.strip() + beside]
 
 
+def test_each_line_may_be_a_document(documents):
+    long = "第一句在这里。" * 200_000
+    read = documents("\r\n\n  \n".join([*PARAGRAPHS, long]), text_format="lines")
+    assert [item.text for item in read[: len(PARAGRAPHS)]] == PARAGRAPHS
+    assert "".join(item.text for item in read[len(PARAGRAPHS) :]) == long
+    places = [item.source_uri.rsplit("one.txt", 1)[1] for item in read]
+    assert places[1] == "#line=4" and places[-1] == f"#line={3 * len(PARAGRAPHS) + 1}#part=2"
+    assert {item.text_format for item in read} == {"lines"}
+
+
 @pytest.mark.parametrize(
     "content, text_format",
     [
