@@ -105,6 +105,18 @@ class TrainingData:
         after = replace(state, batches=total, cursors=tuple(cursors), tokens=tuple(tokens))
         return StepData(batches, corpora, after, drawn, is_ordered)
 
+    def passes(self, steps: int) -> list[float]:
+        """Estimate how often the first `steps` steps read each corpus but its held-out documents."""
+        read, before = [0.0] * len(self.streams), 0
+        for phase in self.phases:
+            more = max(min(phase.until, steps) - before, 0)
+            read = [done + more * share for done, share in zip(read, phase.shares, strict=True)]
+            before = phase.until
+        return [
+            self.accumulate * done * one.batch_tokens / max(one.tokens * (1 - one.never_trained_share), 1)
+            for one, done in zip(self.streams, read, strict=True)
+        ]
+
     def rule_at(self, corpus: int, step: int) -> MaskRule:
         """The rule that masks a corpus at a step, counted from 0."""
         rule = self.streams[corpus].info.rule

@@ -23,12 +23,12 @@ from data.instances import (
     STATIC_EPOCH,
     MaskRule,
     ShardInfo,
-    count_row_groups,
     document_keys,
     is_held_out,
     list_values,
     read_info,
     read_shard,
+    row_group_tokens,
 )
 
 WINDOW_ROW_GROUPS = 4
@@ -134,7 +134,9 @@ class InstanceStream:
         self.masking = masking
         self._drawn: tuple[int, Instances | None] = (0, None)  # the largest draw of held-out instances
         self.columns = _COLUMNS + (_STATIC_COLUMNS if masking == "static" else [])
-        self.row_groups = [(path, group) for path in shards for group in range(count_row_groups(path))]
+        sizes = {path: row_group_tokens(path) for path in shards}
+        self.row_groups = [(path, group) for path, tokens in sizes.items() for group in range(len(tokens))]
+        self.tokens = sum(map(sum, sizes.values()))  # held-out documents included
 
     def _load(self, row_groups: Sequence[tuple[Path, int]]) -> Instances:
         tables = [read_shard(path, group, self.columns) for path, group in row_groups]

@@ -30,6 +30,7 @@ class PretrainResult:
     status: Literal["completed", "interrupted"]
     steps: int
     tokens: int
+    passes: float  # how often its own corpus was read, about
     tokens_per_second: float
     resumed_from: int  # the step the run resumed at; 0 for a fresh start
     history: list[Metrics]

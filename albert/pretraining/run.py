@@ -162,6 +162,7 @@ class _Run:
         for notice in damaged:
             self.notify(notice)
         self._log_resuming()
+        self.log.say(self._describe_passes())
         self.log.say(self.learning_rate.explanation)
         if settings.never_trained_share > settings.held_out_share:
             self.log.say(
@@ -178,6 +179,11 @@ class _Run:
         self.seconds = 0.0  # trained in this process
         self.clock = time.perf_counter()  # up to when they are counted
         self.saved_at = time.monotonic()
+
+    def _describe_passes(self) -> str:
+        passes = zip(self.trainer.streams, self.trainer.data.passes(self.settings.steps), strict=True)
+        read = [f"{name or 'the corpus'} about {times:.2g} times" for name, times in passes]
+        return f"{self.settings.steps:,} steps read {', '.join(read)}"
 
     def _log_resuming(self) -> None:
         state, now = self.trainer.state, self.process.world_size
@@ -367,6 +373,7 @@ class _Run:
             status=self.status,
             steps=state.step,
             tokens=state.tokens,
+            passes=self.trainer.data.passes(state.step)[0],
             tokens_per_second=state.tokens / max(state.seconds, 1e-9),
             resumed_from=self.resumed_from,
             history=state.history,

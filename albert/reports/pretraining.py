@@ -170,6 +170,7 @@ def run_table(result: PretrainResult) -> Table:
         "parameters": number(result.parameters),
         "steps": number(result.steps),
         "tokens": number(result.tokens),
+        "times the corpus was read, about": decimal(result.passes, 2),
         "tokens a second": number(result.tokens_per_second),
         "peak learning rate": f"{result.learning_rate:.2g}",
         "resumed at step": number(result.resumed_from or None),

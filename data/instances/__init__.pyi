@@ -34,6 +34,7 @@ from .shards import read_info as read_info
 from .shards import read_rows as read_rows
 from .shards import read_shard as read_shard
 from .shards import read_similar_words as read_similar_words
+from .shards import row_group_tokens as row_group_tokens
 from .shards import sum_counts as sum_counts
 from .shards import verify as verify
 from .shards import write_shard as write_shard

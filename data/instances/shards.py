@@ -218,6 +218,15 @@ def count_row_groups(path: Path) -> int:
         return pq.read_metadata(path).num_row_groups
 
 
+def row_group_tokens(path: Path) -> list[int]:
+    """Return the tokens of each part of a shard, from its footer. Raises InputError if it is damaged."""
+    with _whole(path):
+        footer = pq.read_metadata(path)
+    paths = [footer.schema.column(at).path for at in range(footer.num_columns)]
+    tokens = next(at for at, path in enumerate(paths) if path.startswith("input_ids."))
+    return [footer.row_group(group).column(tokens).num_values for group in range(footer.num_row_groups)]
+
+
 @contextmanager
 def _whole(path: Path) -> Iterator[None]:
     try:

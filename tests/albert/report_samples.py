@@ -68,6 +68,7 @@ def pretraining(folder: Path, mixed: str | None = None) -> PretrainResult:
         status="completed",
         steps=40,
         tokens=160_000,
+        passes=4.1,
         tokens_per_second=9123.4,
         resumed_from=0,
         history=history(mixed),

@@ -20,9 +20,9 @@ def corpora(tmp_path_factory, samples, vocabulary_file, tea_shards):
     return [tea_shards, make_corpus(root, "general", samples / "general.txt", vocabulary_file, **options)]
 
 
-def data(corpora, phases, **options):
+def data(corpora, phases, batch_tokens=300, **options):
     shares = {"held_out_share": 0.1, "never_trained_share": 0.2}
-    streams = [InstanceStream(shards, batch_tokens=300, **shares) for shards in corpora]
+    streams = [InstanceStream(shards, batch_tokens=batch_tokens, **shares) for shards in corpora]
     return TrainingData(streams, phases, **options)
 
 
@@ -95,6 +95,17 @@ def test_the_mask_rate_is_on_a_line_over_all_phases(corpora):
     shares = [len(s.batches[0].masked_index) / s.batches[0].tokens for s in falling]
     assert np.mean(shares[:6]) > 0.4 and np.mean(shares[-6:]) < 0.16
     assert [s.after for s in plain] == [s.after for s in falling]
+
+
+def test_how_often_each_corpus_is_read(corpora):
+    source = data(corpora, [Phase(100, (0.7, 0.3)), Phase(200, (0.2, 0.8))], 2000, accumulate=2)
+    drawn = [0, 0]
+    for number, step in enumerate(steps_of(source, 200), 1):
+        for corpus, batch in zip(step.corpora, step.batches, strict=True):
+            drawn[corpus] += batch.tokens
+        if number in (50, 100, 200):
+            of = [sum(one.lengths[rows].sum() for one, rows in s.training_text()) for s in source.streams]
+            assert source.passes(number) == pytest.approx(np.divide(drawn, of), rel=0.1)
 
 
 def test_a_document_held_out_of_one_corpus_is_trained_on_in_none(corpora):
