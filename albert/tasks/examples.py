@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from data.errors import InputError
 from data.sources import SAMPLE_BYTES, detect_encoding
@@ -244,6 +246,33 @@ def read_json(path: Path) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from None
+
+
+def read_parquet(path: Path, labels: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Read the rows of a Parquet file. Raises InputError if it is missing or damaged.
+
+    Labels that Hugging Face's library has numbered get their names back, unless these are none of `labels`; a
+    number without a name is None.
+    """
+    try:
+        table = pq.ParquetFile(path).read()
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    info = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = info.get("info", {}).get("features", {})
+    rows = table.to_pylist()
+    for column, feature in features.items():
+        names = feature.get("names", feature.get("feature", {}).get("names", ()))
+        if names and (labels is None or {*names} <= {*labels}):
+            for row in rows:
+                row[column] = _named(row[column], names)
+    return rows
+
+
+def _named(value: Any, names: Sequence[str]) -> Any:
+    if isinstance(value, list):
+        return [_named(one, names) for one in value]
+    return names[value] if value is not None and 0 <= value < len(names) else None
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:

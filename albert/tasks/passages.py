@@ -11,7 +11,7 @@ from typing import Any
 
 from albert.tasks.definition import Task
 from albert.tasks.examples import ChoiceExample, Found, SpanExample, read_json, read_json_lines, suffix_of
-from albert.tasks.tables import Columns, Row, cell_of, json_rows, open_table, values_of
+from albert.tasks.tables import Columns, Row, cell_of, object_rows, open_table, values_of
 from data.errors import InputError
 
 # usual names of the columns of a table of questions
@@ -48,7 +48,7 @@ def read_spans(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
 
 def _has_questions(path: Path) -> bool:
     """Whether a JSON file holds a question a line or in an array, and not passages with their questions."""
-    _, first = next(json_rows(path), (0, ""))
+    _, first = next(object_rows(path), (0, ""))
     return isinstance(first, dict) and not {"data", "context_text"} & first.keys()
 
 

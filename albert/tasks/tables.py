@@ -1,4 +1,4 @@
-"""Labelled sentences and pairs in tables with named columns: TSV, CSV, also Excel's, and JSON."""
+"""Labelled sentences and pairs in tables with named columns: TSV, CSV, also Excel's, JSON and Parquet."""
 
 from __future__ import annotations
 
@@ -10,11 +10,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from albert.tasks.definition import Kind, Task
-from albert.tasks.examples import Example, Found, read_json, read_json_lines, read_lines, suffix_of
+from albert.tasks.examples import (
+    Example,
+    Found,
+    read_json,
+    read_json_lines,
+    read_lines,
+    read_parquet,
+    suffix_of,
+)
 from data.errors import InputError
 from data.sources import BadRow, table_rows
 
 Role = Literal["text", "pair", "label"]  # of a column
+OBJECTS = (".jsonl", ".json", ".parquet")  # suffixes of files whose rows name their columns
 Row = tuple[int, dict[str, Any] | str]  # its number in the file, and its values or its fault
 Columns = Mapping[Role, Sequence[str]]  # usual names of the columns, the most frequent first
 _USUAL: Columns = {
@@ -59,8 +68,8 @@ def open_table(
 
     Raises InputError if there is no row, or no column of a role that is needed.
     """
-    if suffix_of(path) in (".jsonl", ".json"):
-        rows = list(json_rows(path))
+    if suffix_of(path) in OBJECTS:
+        rows = list(object_rows(path, task.labels))
     else:
         rows = list(_table_rows(path, task, [name for names in usual.values() for name in names]))
     names = dict.fromkeys(name for _, row in rows if isinstance(row, dict) for name in row)
@@ -81,8 +90,11 @@ def open_table(
     return rows, columns
 
 
-def json_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of JSON lines, or of one JSON array."""
+def object_rows(path: Path, labels: Sequence[str] | None = None) -> Iterator[Row]:
+    """Yield the rows of JSON lines, of one JSON array, or of Parquet, whose labels may be `labels`."""
+    if suffix_of(path) == ".parquet":
+        yield from enumerate(read_parquet(path, labels), 1)
+        return
     first = next((line for line in read_lines(path) if line.strip()), "")
     content = read_json(path) if first.lstrip().startswith("[") else None
     rows = enumerate(content, 1) if isinstance(content, list) else read_json_lines(path)

@@ -14,7 +14,7 @@ from typing import Any
 
 from albert.tasks.definition import Task
 from albert.tasks.examples import Found, TaggedExample, read_lines, suffix_of
-from albert.tasks.tables import Row, cell_of, json_rows, values_of
+from albert.tasks.tables import OBJECTS, Row, cell_of, object_rows, values_of
 
 _TAG = re.compile(r"O|[BI]-\S+")
 _GAP = re.compile(r"\s*$|-DOCSTART-")  # CoNLL begins a file or document with the latter
@@ -79,7 +79,7 @@ def _token_and_tag(line: str) -> tuple[str, str]:
 
 # by suffix; of other files each row is a sentence
 _READERS = {
-    **dict.fromkeys((".json", ".jsonl"), json_rows),
+    **dict.fromkeys(OBJECTS, object_rows),
     **dict.fromkeys((".txt", ".conll", ".bio", ".bmes", ".bioes", ".char"), _rows_of_lines),
 }
 

@@ -3,6 +3,7 @@
 import json
 import re
 
+import datasets
 import pytest
 from pydantic import TypeAdapter
 
@@ -195,3 +196,32 @@ def test_splits_with_and_without_a_second_sentence_are_refused(kind, tmp_path):
     (tmp_path / "b.tsv").write_text("sentence1\tlabel\n丁\t1\n")
     with pytest.raises(InputError, match="only some of train, dev have a second sentence"):
         read_task(Task(name="t", kind=kind), {"train": tmp_path / "a.tsv", "dev": tmp_path / "b.tsv"})
+
+
+def test_parquet_is_read_like_json_lines_and_numbered_labels_have_their_names(read, tmp_path):
+    def write(name, columns, **features):
+        features = datasets.Features(features) if features else None
+        datasets.Dataset.from_dict(columns, features).to_parquet(tmp_path / name)
+        return (tmp_path / name).read_bytes()
+
+    text, label = datasets.Value("string"), datasets.ClassLabel(names=["差", "好"])
+    columns = {"text": ["甲", "乙", "丙", ""], "label": [1, 0, -1, 1]}
+    named = read("t.parquet", write("t.parquet", columns, text=text, label=label), "t")
+    assert [(one.text, one.label) for one in named.examples] == [("甲", "好"), ("乙", "差")]
+    assert [one.rsplit("/")[-1] for one in named.skipped] == [
+        "t.parquet, row 3: column 'label' is missing",
+        "t.parquet, row 4: column 'text' is empty or no text",
+    ]
+    ours = read("t.parquet", write("t.parquet", columns, text=text, label=label), "chnsenticorp")
+    assert [one.label for one in ours.examples] == ["1", "0"]  # as the task has them
+    tagged = {"tokens": [["杭", "州"]], "ner_tags": [[1, 2]]}
+    tags = datasets.ClassLabel(names=["O", "B-地名", "I-地名"])
+    content = write("n.parquet", tagged, tokens=datasets.List(text), ner_tags=datasets.List(tags))
+    (one,) = read("n.parquet", content, Task(name="t", kind=Kind.TOKENS)).examples
+    assert one.gold() == "地名 杭州"
+    asked = {"context": ["甲乙"], "question": ["谁？"], "answers": [{"text": ["乙"], "answer_start": [1]}]}
+    (one,) = read("s.parquet", write("s.parquet", asked), Task(name="t", kind=Kind.SPAN)).examples
+    assert one.gold() == "乙"
+    for bad in (content[:-9], b"", b"text\tlabel\n"):
+        with pytest.raises(InputError, match="n.parquet cannot be read"):
+            read("n.parquet", bad, Task(name="t", kind=Kind.TOKENS))
