@@ -1,4 +1,4 @@
-"""`jixu corpus`: keep a workspace tidy, find new words of a field, and copy a workspace to and from S3."""
+"""`jixu corpus`: list corpora, keep them tidy, find new words of a field, copy a workspace to and from S3."""
 
 from __future__ import annotations
 
@@ -16,9 +16,27 @@ from data.terminal import make_app, run_app
 from data.workspace import Workspace, local_folder
 
 corpus = make_app(
-    "corpus", "Keep a workspace tidy, find new words of a field, copy a workspace to and from S3."
+    "corpus", "List corpora and keep them tidy, find new words of a field, copy a workspace to and from S3."
 )
 _READING = sources.SourceRules()
+
+
+@corpus.command(name="list")
+def list_versions(*, workspace: str | None = None) -> None:
+    """List the versions of every corpus, the newest first.
+
+    Args:
+        workspace: Folder or URL of the workspace.
+    """
+    columns = "corpus, version, documents, instances, tokens, strftime(created_at, '%Y-%m-%d %H:%M')"
+    with (
+        publication.working_copy(workspace, read_only=True) as copy,
+        catalog.open_workspace(copy.root) as statistics,
+    ):
+        versions = statistics.versions().project(columns).fetchall()
+    for name, version, documents, instances, tokens, created in versions:
+        sizes = f"{documents:,} documents, {instances:,} instances, {tokens:,} tokens"
+        print(f"{name} version {version}: {sizes}, {created}")
 
 
 @corpus.command

@@ -27,7 +27,7 @@ SERVICES = {
 }
 GROUPS = {
     "predict": "labels and probabilities by a fine-tuned model",
-    "corpus": "gc, remove, compact, words, pull, push, unlock",
+    "corpus": "list, words, gc, remove, compact, pull, push, unlock",
     "checkpoint": "sizes, inspect, convert, diff, average, card, push",
     "report": "compare, schema",
 }

@@ -187,6 +187,9 @@ def test_a_corpus_is_removed_with_the_share_that_it_held_out(made, tmp_path, cap
     made.refresh(corpus="trial", source=(str(trial),))
     assert share() > before
     workspace = ["--workspace", str(made.root)]
+    assert main(["corpus", "list", *workspace]) == 0
+    *_, tea, one = capsys.readouterr().out.splitlines()
+    assert tea.startswith("tea version 1: ") and one.startswith("trial version 1: 4 documents, ")
     assert main(["corpus", "remove", "trial", *workspace]) == 0 and "trial is gone" in capsys.readouterr().out
     assert files(made) == others and share() == before
     assert made.ask("select distinct corpus from shards") == [("tea",)]
