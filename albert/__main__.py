@@ -140,7 +140,7 @@ def predict(*, model: Path, input: Path, output: Path | None = None, task: str |
 
     Args:
         model: Folder of a model that fine-tune kept.
-        input: Examples in a format of the model's task; their labels are not read.
+        input: Examples in a format of the model's task, or a .txt with a text a line; labels are not read.
         output: File to write: CLUE's submission if it ends in .json, else a table, with commas if it ends in
             .csv, else with tabs; by default the table is printed.
         task: Task or task file with the columns of the input; by default the model's own. For a model that

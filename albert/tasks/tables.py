@@ -41,9 +41,11 @@ def read_table(path: Path, task: Task, is_labelled: bool) -> tuple[Task, list[Fo
     Raises InputError if the file is missing or empty, or lacks the task's columns.
     """
     header = task.header
-    if not is_labelled and header is not None:
+    if not is_labelled and (header is not None or suffix_of(path) == ".txt"):
         first = next((row for _, row in _lines(path) if row and not isinstance(row, str)), [])
-        if len(first) == len(header) - 1:
+        if header is None and len(first) == 1:  # a text a line
+            task = replace(task, header=(task.columns.get("text", "text"),))
+        elif header is not None and len(first) == len(header) - 1:
             names = (task.columns.get("label"), *_USUAL["label"])
             label = next((one for one in names if one in header), None)
             task = replace(task, header=tuple(name for name in header if name != label))

@@ -225,6 +225,13 @@ def test_a_row_may_hold_a_carriage_return_a_quote_and_a_long_text_but_in_csv_no_
     assert len(read("t.csv", rows.partition("\n")[2], task).examples) == 2
     # without a label, as the first row that can be read shows
     assert len(read("t.csv", '"好\n香\n', task, is_labelled=False).examples) == 1
+    for head, task in (
+        ("", Task(name="t")),
+        ("text\n", Task(name="t")),
+        ("评\n", Task(name="t", columns={"text": "评"})),
+    ):
+        lines = read("t.txt", f"{head}好\n\n香，\n", task, is_labelled=False)
+        assert [one.text for one in lines.examples] == ["好", "香，"] and len(lines.skipped) == 1
     with pytest.raises(InputError, match="no text column .*columns: 好, 1"):
         read("t.csv", '"text,label\n好,1\n坏,0\n', "t")
 
