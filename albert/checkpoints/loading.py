@@ -267,4 +267,4 @@ def new_model(init: str, vocab_size: int, *, seed: int) -> tuple[PretrainingMode
     names = ("tiny-zh", *PRESETS)
     near = difflib.get_close_matches(init, names, 1)
     hint = f"did you mean {near[0]}?" if near else f"names are {', '.join(names)}"
-    raise InputError(f"--init {init!r} is no checkpoint folder and no preset: {hint}")
+    raise InputError(f"--init {init!r} is no checkpoint folder, no preset and no hf:OWNER/NAME: {hint}")

@@ -53,7 +53,11 @@ def check_models(settings: FineTuneSettings) -> None:
     weights = []
     for path in settings.models:
         if not names_checkpoint(str(path)):
-            why = "a preset has no vocabulary and no weights" if path.name in PRESETS else "no such file"
+            why = (
+                "a preset has no vocabulary and no weights"
+                if path.name in PRESETS
+                else "no such folder, and no hf:OWNER/NAME"
+            )
             raise InputError(f"--model {path} is not a checkpoint folder: {why}")
         weights.append(load_start(path).source.sha256)
     for name, numbers in settings.recipes().items():

@@ -254,6 +254,8 @@ def read_parquet(path: Path, labels: Sequence[str] | None = None) -> list[dict[s
     Labels that Hugging Face's library has numbered get their names back, unless these are none of `labels`; a
     number without a name is None.
     """
+    if not path.is_file():
+        raise InputError(f"no file {path}")
     try:
         table = pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:

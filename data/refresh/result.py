@@ -149,6 +149,6 @@ def describe_left_out(result: RefreshResult) -> list[str]:
     for _, count in result.counts("files_with_long"):
         lines.append(
             f"{count:,} of them with a document of over {LONG_DOCUMENT:,} characters: "
-            "if each line is one, set --reading.text-format lines"
+            "if each line is one, set --reading.text-format lines; if blank lines part them, bert"
         )
     return lines

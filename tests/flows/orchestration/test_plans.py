@@ -65,7 +65,7 @@ REFUSED = {
     ],
     "continued-pretraining": [
         ({"corpus": "law"}, "no corpus 'law' in this workspace (there is: again, tea)"),
-        ({"init": "enormous"}, "--init 'enormous' is no checkpoint folder and no preset"),
+        ({"init": "enormous"}, "--init 'enormous' is no checkpoint folder, no preset and no hf:OWNER/NAME"),
         ({"init": "HERE/short"}, "up to 128 tokens, the model"),
         ({"init": BRIGHT}, "no vocab.txt, spiece.model or tokenizer.json in"),
         ({"init": "bert-tiny", "growth": {"num_hidden_layers": 2}}, "layers are only added"),
