@@ -258,17 +258,25 @@ def read_parquet(path: Path, labels: Sequence[str] | None = None) -> list[dict[s
         raise InputError(f"no file {path}")
     try:
         table = pq.ParquetFile(path).read()
-    except (OSError, pa.ArrowException) as error:
+        info = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
+        rows = table.to_pylist()
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    info = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
-    features = info.get("info", {}).get("features", {})
-    rows = table.to_pylist()
-    for column, feature in features.items():
-        names = feature.get("names", feature.get("feature", {}).get("names", ()))
+    for column, feature in info.get("info", {}).get("features", {}).items():
+        names = _class_names(feature)
         if names and (labels is None or {*names} <= {*labels}):
             for row in rows:
                 row[column] = _named(row[column], names)
     return rows
+
+
+def _class_names(feature: Any) -> Sequence[str]:
+    """The names of the classes that a column, or the lists in it, number."""
+    if isinstance(feature, list):  # as versions before 4 write it
+        return _class_names(feature[0])
+    if "feature" in feature:
+        return _class_names(feature["feature"])
+    return feature.get("names", ()) if feature.get("_type") == "ClassLabel" else ()
 
 
 def _named(value: Any, names: Sequence[str]) -> Any:
