@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -133,10 +134,12 @@ class Server:
         home = {"PREFECT_API_URL": self.api, "PREFECT_HOME": str(self.workspace / "client")}
         return run_python("-m", *arguments, **self.environment | home)
 
-    def begin(self, deployment, **parameters):
-        """Start a run as the UI does, in less time than a command takes."""
+    def begin(self, deployment, *, after=timedelta(), **parameters):
+        """Start a run as the UI does, at once or later, in less time than a command takes."""
         made = self.ask(f"/deployments/name/{deployment}")["id"]
-        return self.ask(f"/deployments/{made}/create_flow_run", {"parameters": parameters})["id"]
+        due = {"scheduled_time": (datetime.now(UTC) + after).isoformat()}
+        body = {"parameters": parameters, "state": {"type": "SCHEDULED", "state_details": due}}
+        return self.ask(f"/deployments/{made}/create_flow_run", body)["id"]
 
     def ask(self, path, body=None, method=None):
         method = method or ("GET" if body is None else "POST")
