@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from cyclopts import App
 
@@ -59,7 +60,9 @@ def _run(command: str, *rest: str) -> int:
 
         return run(command, rest)
     if command not in (*SERVICES, *GROUPS):
-        print(f"jixu: no command {command!r}; jixu --help lists them", file=sys.stderr)
+        near = get_close_matches(command, (*FLOWS, *SERVICES, *GROUPS), 1, cutoff=0.55)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        print(f"jixu: no command {command!r}{hint}; jixu --help lists them", file=sys.stderr)
         return 2
     if command in GROUPS:
         return run_app(tree(command), [command, *rest], name=command)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
 from albert.tasks.definition import Task
-from albert.tasks.examples import ChoiceExample, Found, SpanExample, read_json, read_json_lines, suffix_of
+from albert.tasks.examples import (
+    ChoiceExample,
+    Found,
+    SpanExample,
+    read_json,
+    read_json_lines,
+    read_parquet,
+    suffix_of,
+)
 from albert.tasks.tables import Columns, Row, cell_of, object_rows, open_table, values_of
 from data.errors import InputError
 
@@ -20,6 +28,8 @@ _SPAN_COLUMNS: Columns = {
     "pair": ("question", "query"),
     "label": ("answer", "answers", "label"),
 }
+_PASSAGES = ("context", "article", "passage", "text", "content")
+_CHOICES = ("choice", "choices", "options")
 _BLANK = re.compile(r"#idiom\d+#")
 _AROUND = 28  # characters on each side of a blank: CLUE's baseline reads 64 tokens
 
@@ -104,26 +114,33 @@ def _span(
 
 
 def read_choices(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
-    """Yield the examples of a file of C3, RACE or ChID, of a folder of such files, or of a JSONL file of C3's
-    or RACE's contents. Raises InputError for another format.
+    """Yield the examples of a file of C3, RACE or ChID, of a folder of such files, or of JSON or Parquet
+    with a question a row. Raises InputError for another format.
     """
-    _, first = (0, None) if path.is_dir() else next(read_json_lines(path), (0, None))
-    if isinstance(first, dict) and isinstance(first.get("content"), list):  # ChID's
-        yield from _blanks(path, is_labelled)
+    files, numbers = [path], count()
+    if path.is_dir():  # RACE has a file for each passage, C3 two a split
+        files = sorted(file for file in path.rglob("*") if file.suffix in (".txt", ".json"))
+    for file in files:
+        places = cache(partial(read_json, file.with_name(file.name.replace(".json", "_answer.json"))))
+        for where, one in _choice_documents(file):
+            match one:
+                case {"content": [*texts], "candidates": [*candidates]}:  # ChID's
+                    answers = one.get("answers") or places() if is_labelled else None
+                    yield from ((where, make) for make in _blanks(texts, candidates, answers))
+                case _:
+                    for number, (passage, entry) in enumerate(_choices(one), 1):
+                        make = partial(_choice, passage, entry, next(numbers), is_labelled, task.group)
+                        yield f"{where}, question {number}" if entry else where, make
+
+
+def _choice_documents(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield where in a file, and the content, of each of its lines, rows or passages."""
+    suffix = suffix_of(path)
+    if suffix == ".parquet":
+        yield from ((f"{path}, row {number}", one) for number, one in enumerate(read_parquet(path), 1))
         return
-    numbers = count()
-    for where, one in _choice_documents(path):
-        for number, (passage, entry) in enumerate(_choices(one), 1):
-            make = partial(_choice, passage, entry, next(numbers), is_labelled)
-            yield f"{where}, question {number}", make
-
-
-def _choice_documents(path: Path) -> Iterator[tuple[str, object]]:
-    if path.is_dir():
-        # RACE has a file for each passage, C3 two a split
-        for file in sorted(file for file in path.rglob("*") if file.suffix in (".txt", ".json")):
-            yield from _choice_documents(file)
-    elif suffix_of(path) == ".jsonl":
+    _, first = next(read_json_lines(path), (0, None))
+    if suffix == ".jsonl" or suffix == ".json" and isinstance(first, dict):
         yield from ((f"{path}, row {number}", one) for number, one in read_json_lines(path))
     else:
         content = read_json(path)
@@ -134,42 +151,55 @@ def _choice_documents(path: Path) -> Iterator[tuple[str, object]]:
 def _choices(one: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Yield the passage and the entry of each question, as in C3; an empty entry for another format."""
     if isinstance(one, list) and len(one) > 1:  # C3: [lines, questions, id]
-        yield from (("\n".join(one[0]), entry) for entry in one[1])
+        yield from ((one[0], entry) for entry in one[1])
     elif isinstance(one, dict) and "questions" in one:  # RACE
         parts = (one.get(name, ()) for name in ("questions", "options", "answers"))
-        for question, choices, letter in zip_longest(*parts):
-            answer = dict(zip("ABCDEFGH", choices or (), strict=False)).get(letter)
-            yield one.get("article"), {"question": question, "choice": choices, "answer": answer}
+        for entry in zip_longest(*parts):
+            yield one.get("article"), dict(zip(("question", "choice", "answer"), entry, strict=True))
+    elif isinstance(one, dict) and (column := next((name for name in _CHOICES if name in one), None)):
+        # a question a row, as in Hugging Face's copies of both
+        question, passage = one.get("question"), next((one[n] for n in _PASSAGES if one.get(n)), None)
+        if not passage:
+            passage, question = question, ""
+        yield passage, one | {"question": question, "choice": one[column]}
     else:
         yield "", {}
 
 
-def _choice(passage: str, entry: dict[str, Any], number: int, is_labelled: bool) -> ChoiceExample:
+def _choice(
+    passage: str | list[str], entry: dict[str, Any], number: int, is_labelled: bool, group: str | None
+) -> ChoiceExample:
+    """The example of an entry, whose choices may have letters, and whose answer may be a letter."""
     if not entry:
-        raise ValueError("neither C3's nor RACE's nor ChID's format")
-    choices, answer = entry["choice"], entry.get("answer")
-    if len(choices) < 2:
+        raise ValueError("neither C3's nor RACE's nor ChID's format, nor a question with its choices")
+    lettered, answer = entry["choice"], entry.get("answer")
+    if isinstance(lettered, list):
+        lettered = {chr(ord("A") + at): choice for at, choice in enumerate(lettered)}
+    lettered = {letter: choice for letter, choice in lettered.items() if choice not in (None, "")}
+    if len(lettered) < 2:
         raise ValueError("fewer than two answers to choose from")
-    if is_labelled and answer not in choices:
-        raise ValueError("the right answer is not among the choices")
-    place = choices.index(answer) if is_labelled else 0
+    right = {choice for letter, choice in lettered.items() if answer in (letter, choice)}
+    if is_labelled and len(right) != 1:
+        fault = "the letter of another choice" if right else "not among the choices"
+        raise ValueError(f"the right answer is {fault}")
+    choices = tuple(map(str, lettered.values()))
+    passage = "\n".join(passage) if isinstance(passage, list) else passage
+    place = choices.index(str(right.pop())) if is_labelled else 0
     own = cell_of(entry, "id") or str(number)
-    return ChoiceExample(passage, entry["question"], tuple(map(str, choices)), place, own)
+    return ChoiceExample(passage, entry["question"], choices, place, own, cell_of(entry, group))
 
 
-def _blanks(path: Path, is_labelled: bool) -> Iterator[Found]:
-    """Yield the blanks of ChID's lines of texts and candidates, whose answers are in a file beside them."""
-    beside = path.with_name(path.name.replace(".json", "_answer.json"))
-    places = read_json(beside) if is_labelled else None
-    for number, line in read_json_lines(path):
-        where = f"{path}, row {number}"
-        match line:
-            case {"content": [*texts], "candidates": [*candidates]}:
-                for text in map(str, texts):
-                    for blank in _BLANK.finditer(text):
-                        yield where, partial(_blank, text, blank, candidates, places)
-            case _:
-                yield where, partial(_choice, "", {}, number, is_labelled)
+def _blanks(
+    texts: list[str], candidates: list[str], answers: Mapping[str, Any] | None
+) -> Iterator[Callable[[], ChoiceExample]]:
+    """Yield what makes the example of each blank of ChID's texts. `answers` are by blank, as in the file
+    beside theirs, or in the blanks' order, as Hugging Face's copy has them in each row.
+    """
+    found = [(text, blank) for text in texts for blank in _BLANK.finditer(text)]
+    if answers and "candidate_id" in answers:
+        places = zip((blank.group() for _, blank in found), answers["candidate_id"], strict=False)
+        answers = dict(places)
+    yield from (partial(_blank, text, blank, candidates, answers) for text, blank in found)
 
 
 def _blank(

@@ -35,6 +35,14 @@ def test_a_terminal_whose_encoding_lacks_a_sign_shows_its_code(encoding, shown):
 
 
 @pytest.mark.parametrize(
+    ("typed", "hint"), [("pretrain", " (did you mean continued-pretraining?)"), ("run", "")]
+)
+def test_an_unknown_command_is_refused_with_the_nearest_one(typed, hint, capsys):
+    assert main([typed]) == 2
+    assert capsys.readouterr().err == f"jixu: no command {typed!r}{hint}; jixu --help lists them\n"
+
+
+@pytest.mark.parametrize(
     ("error", "code", "line"),
     [
         (KeyboardInterrupt(), EXIT_INTERRUPTED, "stopped"),

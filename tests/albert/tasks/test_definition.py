@@ -127,6 +127,31 @@ def test_choices_are_read_from_c3_and_from_races_folder(read, tmp_path):
     assert len(split.examples) == 2 and all("2.txt, passage 1, " in one for one in split.skipped)
 
 
+def test_choices_are_read_from_a_question_a_row(read):
+    asked = {"question": "谁？", "choices": ["甲", "乙", "丙"], "answer": "B"}
+    rows = [
+        {"context": ["女：甲呢？", "男：乙在。"], "question": "谁？", "choice": ["甲", "乙"], "answer": "乙"},
+        asked | {"passage": "乙在。", "answer": "乙"},
+        asked | {"choices": {"A": "甲", "B": "乙", "C": None, "D": ""}},
+        asked | {"choices": ["B", "乙"]},
+        asked | {"choices": "甲乙"},
+        asked | {"question": None},
+    ]
+    task = Task(name="t", kind=Kind.CHOICE)
+    array = read("array.json", json.dumps(rows), task)
+    for split in (array, read("t.jsonl", rows, task), read("t.json", "\n".join(map(json.dumps, rows)), task)):
+        assert {one.gold() for one in split.examples} == {"乙"} and split.groups == array.groups
+        assert [(one.passage, one.question) for one in split.examples] == [
+            ("女：甲呢？\n男：乙在。", "谁？"),
+            ("乙在。", "谁？"),
+            ("谁？", ""),
+        ]
+        assert [one.partition("question 1: ")[2] for one in split.skipped] == [
+            "the right answer is the letter of another choice",
+            *["not in a format of the task"] * 2,
+        ]
+
+
 def test_blanks_are_read_from_chid_with_the_answers_beside_it(read, tmp_path):
     content = ["水#idiom01#，茶#idiom02#。", "远" * 90 + "#idiom03#"]
     first = {"content": content, "candidates": ["清澈见底", "回味无穷"]}
@@ -141,7 +166,9 @@ def test_blanks_are_read_from_chid_with_the_answers_beside_it(read, tmp_path):
     assert (first.passage, first.choices, first.answer) == ("水____，茶…。", ("清澈见底", "回味无穷"), 0)
     assert (second.passage, second.answer) == ("水…，茶____。", 1)
     assert third.passage == "远" * 28 + "____"
-    why = ["2: no answer for #idiom04#", "3: neither C3's nor RACE's nor ChID's format"]
+    one = json.loads(lines.partition("\n")[0]) | {"answers": {"candidate_id": [0, 1, 0], "text": []}}
+    assert read("rows.jsonl", [one], "chid").examples == split.examples  # as in Hugging Face's copy
+    why = ["2: no answer for #idiom04#", f"3: {NO_CHOICE}"]
     assert [line.partition("row ")[2] for line in split.skipped] == why
 
 
@@ -268,6 +295,7 @@ TEA, PAIR = {"text": "茶"}, {"sentence1": "甲", "label": "a"}
 LIST = "column 'label' is a list: only multilabel tasks have several"
 NO_TEXT = "column 'label' is empty or no text"
 FIRST, NOT_AMONG = "question 1", "the right answer is not among the choices"
+NO_CHOICE = "neither C3's nor RACE's nor ChID's format, nor a question with its choices"
 
 
 @pytest.mark.parametrize(

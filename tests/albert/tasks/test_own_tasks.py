@@ -222,6 +222,9 @@ def test_parquet_is_read_like_json_lines_and_numbered_labels_have_their_names(re
     asked = {"context": ["甲乙"], "question": ["谁？"], "answers": [{"text": ["乙"], "answer_start": [1]}]}
     (one,) = read("s.parquet", write("s.parquet", asked), Task(name="t", kind=Kind.SPAN)).examples
     assert one.gold() == "乙"
+    choices = {"article": ["甲来了。"], "question": ["谁？"], "options": [["乙", "甲"]], "answer": ["B"]}
+    (one,) = read("c.parquet", write("c.parquet", choices), Task(name="t", kind=Kind.CHOICE)).examples
+    assert one.gold() == "甲"
     for bad in (content[:-9], b"", b"text\tlabel\n"):
         with pytest.raises(InputError, match="n.parquet cannot be read"):
             read("n.parquet", bad, Task(name="t", kind=Kind.TOKENS))
