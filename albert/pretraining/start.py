@@ -179,7 +179,9 @@ def check_same_run(settings: PretrainSettings) -> None:
     if before[weights] not in (now[weights], None):  # None: begun before they were recorded
         changed.append("the weights at --init")
     if changed:
-        raise ConfigError(f"{folder} was begun with other settings ({'; '.join(changed)}): {BEGIN_ANEW}")
+        longer = "; to train for longer, begin another with its last checkpoint as --init"
+        advice = BEGIN_ANEW + (longer if now["steps"] > before["steps"] else "")
+        raise ConfigError(f"{folder} was begun with other settings ({'; '.join(changed)}): {advice}")
 
 
 def prepare_folder(settings: PretrainSettings) -> None:

@@ -362,6 +362,8 @@ def test_a_resumed_run_keeps_what_was_not_trained_on_when_it_began_and_no_other_
         with pytest.raises(ConfigError, match=rf"was begun with other settings \({name} {change}\)"):
             resume(**{name: value})
         assert resume(**{name: value}, resume="never")
+    with pytest.raises(ConfigError, match="for longer, begin another with its last checkpoint as --init$"):
+        resume(steps=2000)
     bring_in_tokenizers(Workspace(root))  # as a workspace is published
     assert resume().settings.tokenizer_folder != begun.tokenizer_folder
 
