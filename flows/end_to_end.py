@@ -58,7 +58,8 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> Reported:
     """Make the corpora general and domain anew, pretrain on each, compare before and after, report."""
     vocab = options.tokenizer or vocabulary(options)
     task, folder = str(options.task), options.place.experiments
-    files = guard_files("end-to-end", task, str(options.dev), options.test, folder)
+    # without dev, it and test are parts of train
+    files = guard_files("end-to-end", task, str(options.dev or options.train), options.test, folder)
     guard, base = replace(options.guard, files=(*options.guard.files, *files)), None
     if options.general:
         make_corpus("general", options.general, vocab, guard, options.text, options)

@@ -142,7 +142,7 @@ def compare_models(
         labels=data.labels,
         examples={name: len(one.examples) for name, one in data.splits.items()},
         skipped=tuple(line for one in data.splits.values() for line in one.skipped),
-        notes=(*data.absent, *_truncated(models), *_entangled(reported, split)),
+        notes=(*filter(None, [data.parted]), *data.absent, *_truncated(models), *_entangled(reported, split)),
         overlaps=data.overlaps,
         dropped=data.dropped,
         chance=chance_of(data, reported),

@@ -111,7 +111,7 @@ class FineTuneSettings(TuningOptions):
     # one that comes with jixu, a YAML task file, or a name of yours
     task: Annotated[Task, BeforeValidator(lambda task: load_task(task) if isinstance(task, str) else task)]
     train: Path | None = None  # examples as the task's publisher has them, as in dev and test
-    dev: Path  # chooses the best epoch
+    dev: Path | None = None  # chooses the best epoch; without it, and without test, both are parts of train
     test: Path | None = None  # is scored once, at the best epoch
     models: tuple[Path, ...]  # checkpoint folders or hf:REPO; each is compared with the first
     names: Words | None = None  # of the models in tables; those of one name are runs of one recipe
@@ -135,6 +135,8 @@ class FineTuneSettings(TuningOptions):
             raise ConfigError(f"pooling={pooling}: a task of kind {kind} is read from {what}")
         if self.train is None and kind is not Kind.SIMILARITY:
             raise ConfigError(f"no training file for {self.task.name}: pass --train")
+        if self.train is None and self.dev is None:
+            raise ConfigError(f"no file of {self.task.name}: pass --dev")
         others = list(self.recipes())[1:]
         if self.primary is not None and self.primary not in others:
             raise ConfigError(

@@ -167,7 +167,8 @@ def check_same_run(settings: PretrainSettings) -> None:
         raise ConfigError(f"this run would remove {start}, which it starts from: give it another --run name")
     if settings.resume == "never" or not (folder / SETTINGS_FILE).is_file() or not list_checkpoints(folder):
         return
-    before, now = _by_name(read_settings(folder)), _by_name(settings)
+    begun = read_settings(folder)
+    before, now = _by_name(begun), _by_name(settings)
     corpora, weights = ("shards", "mix", "then"), "init_sha256"
     changed = [
         f"{name} {before[name]!r} -> {now[name]!r}"
@@ -180,7 +181,7 @@ def check_same_run(settings: PretrainSettings) -> None:
         changed.append("the weights at --init")
     if changed:
         longer = "; to train for longer, begin another with its last checkpoint as --init"
-        advice = BEGIN_ANEW + (longer if now["steps"] > before["steps"] else "")
+        advice = BEGIN_ANEW + (longer if settings.steps > begun.steps else "")
         raise ConfigError(f"{folder} was begun with other settings ({'; '.join(changed)}): {advice}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -143,7 +143,7 @@ Found = tuple[str, Callable[[], AnyExample]]
 
 
 # of groups by texts: the share of the examples that one may hold, and how many there must be for an interval
-_LARGEST, _FEWEST = 0.1, 20
+LARGEST, _FEWEST = 0.1, 20
 
 
 @dataclass(frozen=True)
@@ -180,24 +180,29 @@ class Split:
         """
         sizes = np.bincount(self._by_texts)
         largest = int(sizes.max())
-        too_few = len(sizes) < _FEWEST or largest > _LARGEST * len(self.examples)
+        too_few = len(sizes) < _FEWEST or largest > LARGEST * len(self.examples)
         return largest if largest > 1 and too_few else 0
 
     @cached_property
     def _by_texts(self) -> np.ndarray:
         """Connected components of the graph of examples and their texts, [n]."""
-        from scipy.sparse import coo_matrix  # they take longer to import than to run
-        from scipy.sparse.csgraph import connected_components
+        return connected([one.texts() for one in self.examples])
 
-        n, numbers = len(self.examples), dict[str, int]()
-        edges = [
-            (at, numbers.setdefault(text, n + len(numbers)))
-            for at, example in enumerate(self.examples)
-            for text in example.texts()
-        ]
-        size = n + len(numbers)
-        graph = coo_matrix((np.ones(len(edges)), np.array(edges).T), shape=(size, size))
-        return connected_components(graph, directed=False)[1][:n]
+
+def connected(nodes: Sequence[Sequence[Hashable]], edges: Sequence[Sequence[int]] = ()) -> np.ndarray:
+    """A number for each node, the same for those that hang together by what they have in common, or by edges
+    between their indices, [n].
+    """
+    from scipy.sparse import coo_matrix  # they take longer to import than to run
+    from scipy.sparse.csgraph import connected_components
+
+    n, numbers = len(nodes), dict[Hashable, int]()
+    shared = [
+        (at, numbers.setdefault(one, n + len(numbers))) for at, node in enumerate(nodes) for one in node
+    ]
+    ends, size = np.array([*shared, *edges]).T, n + len(numbers)
+    graph = coo_matrix((np.ones(ends.shape[1]), ends), shape=(size, size))
+    return connected_components(graph, directed=False)[1][:n]
 
 
 def label_table(examples: Sequence[AnyExample], labels: Sequence[str]) -> np.ndarray:

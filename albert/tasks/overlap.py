@@ -44,7 +44,7 @@ class Overlap:
 
 def find_overlaps(splits: Mapping[str, Split]) -> tuple[Overlap, ...]:
     """What each split has in common with each earlier one; the splits are in order, train first."""
-    texts = {name: _texts(split) for name, split in splits.items()}
+    texts = {name: texts_of(split) for name, split in splits.items()}
     found = []
     for earlier, name in combinations(texts, 2):
         pairs = [(texts[name][at], copy) for at, copy in _copies(texts[name], texts[earlier]).items()]
@@ -56,7 +56,7 @@ def find_overlaps(splits: Mapping[str, Split]) -> tuple[Overlap, ...]:
 
 def without_copies(splits: Mapping[str, Split]) -> Split:
     """Train without the examples whose texts are in another split."""
-    train, *others = (_texts(split) for split in splits.values())
+    train, *others = (texts_of(split) for split in splits.values())
     copies = _copies(train, [text for texts in others for text in texts])
     examples = enumerate(splits["train"].examples)
     return replace(splits["train"], examples=tuple(one for at, one in examples if at not in copies))
@@ -70,5 +70,6 @@ def _copies(texts: Sequence[str], others: Sequence[str]) -> dict[int, str]:
     return near | {at: text for at, text in enumerate(texts) if text in known}
 
 
-def _texts(split: Split) -> list[str]:
+def texts_of(split: Split) -> list[str]:
+    """The texts of each example as one."""
     return ["\n".join(example.texts()) for example in split.examples]

@@ -10,6 +10,7 @@ from pathlib import Path
 from albert.tasks.definition import BINARY_METRICS, Kind, Task
 from albert.tasks.examples import AnyExample, Found, Split
 from albert.tasks.overlap import Overlap, find_overlaps, without_copies
+from albert.tasks.parting import SHARES, set_aside
 from albert.tasks.passages import read_choices, read_spans
 from albert.tasks.tables import read_table
 from albert.tasks.tagged import kinds_of, read_tagged
@@ -25,6 +26,7 @@ class TaskData:
     labels: tuple[str, ...]  # of single, pair, multilabel and tokens; else empty
     overlaps: tuple[Overlap, ...] = ()  # as the files are
     dropped: int = 0  # training examples that were left out for their copies in other splits
+    parted: str | None = None  # which splits are parts of the training file
 
     @property
     def absent(self) -> tuple[str, ...]:
@@ -42,6 +44,7 @@ class TaskData:
 
 
 _MALFORMED = (AttributeError, LookupError, TypeError)  # of rows that are not as a format has them
+_LABELLED = (Kind.SINGLE, Kind.PAIR, Kind.MULTILABEL, Kind.TOKENS)
 _READERS = {Kind.SPAN: read_spans, Kind.CHOICE: read_choices, Kind.TOKENS: read_tagged}
 
 
@@ -95,7 +98,9 @@ def _first(names: Sequence[str]) -> str:
 
 def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = False) -> TaskData:
     """Read the splits at `paths`, train first, and compare them; training examples that are in another split
-    can be dropped. Raises InputError if one does not fit the task or training, or is given twice.
+    can be dropped. Without dev, it is set aside from train, and test too if it is not given.
+
+    Raises InputError if a split does not fit the task or training, or is given twice.
     """
     for (name, path), (other, same) in combinations(paths.items(), 2):
         if path.exists() and same.exists() and path.samefile(same):
@@ -109,6 +114,9 @@ def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = Fal
         raise InputError(
             f"only some of {', '.join(splits)} have a second sentence: give all the same columns"
         )
+    parted = None
+    if "dev" not in splits:
+        splits, parted = _part(task, splits)
     overlaps, dropped = find_overlaps(splits), 0
     if drop_overlap and "train" in splits:
         train = without_copies(splits)
@@ -117,9 +125,20 @@ def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = Fal
         dropped = len(splits["train"].examples) - len(train.examples)
         splits["train"] = train
     labels: tuple[str, ...] = ()
-    if task.kind in (Kind.SINGLE, Kind.PAIR, Kind.MULTILABEL, Kind.TOKENS):
+    if task.kind in _LABELLED:
         labels = _labels(task, splits, dropped)
-    return TaskData(task, splits, labels, overlaps, dropped)
+    return TaskData(task, splits, labels, overlaps, dropped, parted)
+
+
+def _part(task: Task, splits: Mapping[str, Split]) -> tuple[dict[str, Split], str]:
+    """The splits with those that are set aside from train, and a sentence about them."""
+    names = [name for name in ("dev", "test") if name not in splits]
+    whole = splits["train"]
+    parted = set_aside(whole, names, by_label=task.kind in _LABELLED)
+    counts = " and ".join(f"{len(parted[name].examples):,} for {name}" for name in names)
+    line = f"of {len(whole.examples):,} examples {counts} were set aside, alike texts together"
+    every = {**splits, **parted}
+    return {name: every[name] for name in SHARES}, line
 
 
 def _labels(task: Task, splits: Mapping[str, Split], dropped: int) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from .measures import measure as measure
 from .near_duplicates import ALGORITHM as ALGORITHM
 from .near_duplicates import BANDS as BANDS
 from .near_duplicates import fetch_texts as fetch_texts
+from .near_duplicates import find_alike as find_alike
 from .near_duplicates import find_candidates as find_candidates
 from .near_duplicates import find_copies as find_copies
 from .near_duplicates import find_near_duplicates as find_near_duplicates

@@ -107,22 +107,48 @@ def find_copies(
     compared.
     """
     ours, theirs = (sketch(letters_of(part), ngram) for part in (texts, others))
+    candidates = _met(ours, theirs)
+    similarity = _similarities_of(candidates, texts, others, ngram)
+    order = np.lexsort((candidates[:, 1], -similarity, candidates[:, 0]))
+    candidates = candidates[order[similarity[order] >= threshold]]
+    found, first = np.unique(candidates[:, 0], return_index=True)
+    return found, candidates[first, 1]
+
+
+def find_alike(texts: Sequence[str], threshold: float, ngram: int) -> np.ndarray:
+    """Find pairs of texts that nearly repeat each other, by their numbers, [P, 2].
+
+    Their Jaccard similarity is at least the threshold. Each is compared with the first and the last text of
+    every bucket it falls into.
+    """
+    bands = sketch(letters_of(texts), ngram)
+    candidates = np.unique(np.sort(_met(bands, bands), axis=1), axis=0)
+    candidates = candidates[candidates[:, 0] < candidates[:, 1]]
+    return candidates[_similarities_of(candidates, texts, texts, ngram) >= threshold]
+
+
+def _met(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """The pairs of texts to compare, by their bands: each of ours, and the first and last of its buckets of
+    theirs, [P, 2].
+    """
     pairs = []
     for band, known in zip(ours.T, theirs.T, strict=True):
         order = np.argsort(known, kind="stable")
         begin, end = (np.searchsorted(known[order], band, side) for side in ("left", "right"))
         met = np.flatnonzero(begin < end)
         pairs += [np.stack([met, order[at[met]]], axis=1) for at in (begin, end - 1)]
-    candidates = np.unique(np.concatenate(pairs), axis=0)
-    alike = [
+    return np.unique(np.concatenate(pairs), axis=0)
+
+
+def _similarities_of(
+    pairs: np.ndarray, texts: Sequence[str], others: Sequence[str], ngram: int
+) -> np.ndarray:
+    """Compute the Jaccard similarities of pairs of numbers, [P]."""
+    parts = [
         _similarities([texts[a] for a, _ in part], [others[b] for _, b in part], ngram)
-        for part in np.array_split(candidates, len(candidates) // _PAIRS + 1)
+        for part in np.array_split(pairs, len(pairs) // _PAIRS + 1)
     ]
-    similarity = np.concatenate(alike)
-    order = np.lexsort((candidates[:, 1], -similarity, candidates[:, 0]))
-    candidates = candidates[order[similarity[order] >= threshold]]
-    found, first = np.unique(candidates[:, 0], return_index=True)
-    return found, candidates[first, 1]
+    return np.concatenate(parts)
 
 
 def _similarities(first: Sequence[str], second: Sequence[str], ngram: int) -> np.ndarray:

@@ -304,7 +304,7 @@ def fine_tune_settings(options: FineTuneOptions) -> FineTuneSettings:
         **values_of(options, TuningOptions) | {"running": running},
         task=tasks.load_task(options.task),
         train=Path(options.train) if options.train else None,
-        dev=Path(options.dev),
+        dev=Path(options.dev) if options.dev else None,
         test=Path(options.test) if options.test else None,
         models=tuple(models),
         names=tuple(names) if names else None,
@@ -329,7 +329,7 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
     """The options of a whole run, a demonstration's filled in; checks the task and the start."""
     if options.demo:
         options = demo_options(options)
-    missing = [f"--{name}" for name in ("domain", "task", "train", "dev") if not getattr(options, name)]
+    missing = [f"--{name}" for name in ("domain", "task", "train") if not getattr(options, name)]
     if missing:
         raise InputError(f"{', '.join(missing)} missing: give them, or --demo for the samples")
     is_checkpoint = checkpoints.names_checkpoint(options.init)
@@ -370,7 +370,7 @@ def judging_options(options: EndToEndOptions, models: tuple[str, ...]) -> FineTu
         **values_of(tuning) | {"running": running},
         task=options.task or "",
         train=options.train,
-        dev=options.dev or "",
+        dev=options.dev,
         test=options.test,
         model=models,
         workspace=options.workspace,

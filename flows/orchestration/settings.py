@@ -158,15 +158,15 @@ class FineTuneOptions(TuningOptions, Job):
 
     task: str
     """A task that comes with jixu, or a YAML task file (任务)."""
-    dev: str
-    """Examples that choose the best epoch (开发集)."""
     model: Annotated[tuple[str, ...], Field(min_length=1)]
     """Checkpoints or hf:REPO, compared with the first (模型); NAME=PATH names one, NAME=PATH,PATH,PATH the
     pretraining runs of one recipe."""
     train: str | None = None
     """Training examples as published (训练集)."""
+    dev: str | None = None
+    """Examples that choose the best epoch (开发集); by default a tenth of train."""
     test: str | None = None
-    """Examples scored once, at the best epoch (测试集)."""
+    """Examples scored once, at the best epoch (测试集); without dev too, by default a fifth of train."""
     primary: str | None = None
     """Name of the model that the verdict is about; by default the last (主要对比)."""
     run: str | None = None
@@ -240,9 +240,9 @@ class EndToEndOptions(Job):
     train: str | None = None
     """Its training examples (训练集)."""
     dev: str | None = None
-    """Its dev examples (开发集)."""
+    """Its dev examples (开发集); by default a tenth of train."""
     test: str | None = None
-    """Its test examples (测试集)."""
+    """Its test examples (测试集); without dev too, by default a fifth of train."""
     init: str = "tiny"
     """Start of the base model: a preset, or a checkpoint, which is the base model if there is no general text
     (起点)."""

@@ -9,6 +9,7 @@ import pytest
 from albert.tasks import Kind, Task, answer_scores, load_task, read_split, read_task
 from albert.tasks.definition import METRICS, shipped_tasks
 from data.errors import InputError
+from tests.conftest import copied
 
 # task: the publisher's file, its columns, and those of the text or texts and of the label; / begins the names
 # of a file that comes without them
@@ -175,7 +176,7 @@ def test_blanks_are_read_from_chid_with_the_answers_beside_it(read, tmp_path):
 def test_a_token_may_be_a_space_and_bad_sentences_are_named(tmp_path):
     content = "茶 B-LOC\n\u3000 I-LOC\n  O\n\n茶 O\n香\n\n香 O\n茶 I-LOC\n"
     (tmp_path / "t.txt").write_text(content, encoding="utf-8")
-    data = read_task(load_task("msra_ner"), {"train": tmp_path / "t.txt"})
+    data = read_task(load_task("msra_ner"), {"train": tmp_path / "t.txt", "dev": copied(tmp_path / "t.txt")})
     (one,) = data.splits["train"].examples
     assert one.tokens == ("茶", "\u3000", " ") and one.tags == ("B-LOC", "I-LOC", "O")
     assert data.labels == ("O", "B-LOC", "I-LOC")

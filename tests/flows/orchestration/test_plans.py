@@ -101,7 +101,7 @@ REFUSED = {
         ({"name": "a/b"}, "tokenizer 'a/b': use 1 to 64 letters"),
     ],
     "end-to-end": [
-        ({"domain": [], "task": [], "train": [], "dev": []}, "--domain, --task, --train, --dev missing"),
+        ({"domain": [], "task": [], "train": []}, "--domain, --task, --train missing"),
         ({"task": "/no/such/task.yaml"}, "task.yaml"),
         ({"dev": "/no/such/dev.tsv"}, "no file /no/such/dev.tsv"),
         ({"test": __file__}, "test_plans.py"),
