@@ -28,10 +28,11 @@ Row = tuple[int, dict[str, Any] | str]  # its number in the file, and its values
 Columns = Mapping[Role, Sequence[str]]  # usual names of the columns, the most frequent first
 _USUAL: Columns = {
     "text": (
-        "sentence1", "text_a", "text", "sentence", "query1", "question1", "question", "content", "review",
+        "sentence1", "text_a", "text", "text1", "sentence", "query1", "question1", "question", "content",
+        "review", "文本", "正文", "内容", "评论",
     ),
-    "label": ("label", "labels", "gold", "target", "score", "is_duplicate"),
-    "pair": ("sentence2", "text_b", "query2", "question2"),
+    "label": ("label", "labels", "gold", "target", "score", "is_duplicate", "标签", "类别"),
+    "pair": ("sentence2", "text_b", "text2", "query2", "question2"),
 }  # fmt: skip
 
 

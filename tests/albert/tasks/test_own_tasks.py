@@ -68,6 +68,21 @@ def test_the_page_of_tasks_has_every_field_as_it_is_declared():
         assert re.findall(r"`(\S+?)`", kind) == [one for part in choices for one in json.loads(f"[{part}]")]
 
 
+def test_the_usual_names_of_the_page_are_those_that_are_read(read):
+    text = (DOCS / "tasks.md").read_text(encoding="utf-8")
+    usual = {
+        role: re.findall(r"`(.+?)`", names)
+        for role, names in re.findall(r"^\| (\w+) \| (`.*`) \|$", text, re.M)
+    }
+    with pytest.raises(InputError, match=f"expected one of {', '.join(usual['text'])}, or"):
+        read("t.jsonl", [{"label": 1}], "t")
+    with pytest.raises(InputError, match=f"expected one of {', '.join(usual['label'])}, or"):
+        read("t.jsonl", [{"text": 1}], "t")
+    for pair in usual["pair"]:
+        (one,) = read("t.jsonl", [{"text": "甲", pair: "乙", "label": "丙"}], "t").examples
+        assert one.pair == "乙"
+
+
 @pytest.mark.parametrize("number", range(6))
 def test_the_examples_of_the_page_are_read_and_learnt(number, tmp_path, model_folder):
     name, content = blocks("tasks.md", "yaml")[number]
