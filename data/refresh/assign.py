@@ -17,6 +17,7 @@ from data.errors import InputError
 from data.instances import MEND, OBJECTIVES, SHARD_CHARACTERS, Shard, verify
 from data.refresh.build import Piece
 from data.refresh.fates import current_index, drop_unlikely
+from data.refresh.funnel import LONG_ADVICE, LONG_DOCUMENTS
 from data.refresh.plan import Plan
 from data.refresh.scratch import copy_to, distinct
 from data.refresh.settings import advice_for
@@ -74,7 +75,8 @@ def _nothing_usable(db: duckdb.DuckDBPyConnection, plan: Plan) -> InputError:
     first = db.execute(unread).fetchone()
     place = f"; first: {first[0]}" if first else ""
     names = ", ".join(source if isinstance(source, str) else source.path for source in plan.settings.source)
-    advice = "".join(f"; {one}" for one in advice_for(dict(reasons)))
+    is_long = db.execute(f"from {LONG_DOCUMENTS}").fetchone()
+    advice = "".join(f"; {one}" for one in (*advice_for(dict(reasons)), *([LONG_ADVICE] if is_long else [])))
     return InputError(f"no document of {names} can be used ({dropped}{place}): no version was made{advice}")
 
 

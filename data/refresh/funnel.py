@@ -14,6 +14,8 @@ from data.instances import Shard
 from data.refresh.scratch import copy_to
 
 LONG_DOCUMENT = 100_000  # characters; a book, or a file of many documents
+LONG_DOCUMENTS = f"(from listed where text_format = 'document' and raw_characters > {LONG_DOCUMENT})"
+LONG_ADVICE = "if each line is a document, set --reading.text-format lines; if blank lines part them, bert"
 STAGES = ("read", "clean", "filter", "guard", "deduplicate", "boilerplate", "instances")
 
 # what the stages before the last lost: characters of a document that was read are those left by cleaning
@@ -69,8 +71,7 @@ def _details(db: duckdb.DuckDBPyConnection) -> list[FunnelRow]:
         select 'read', 'files_read_as', text_format, count(distinct {SOURCE_FILE})
         from listed group by text_format
         union all
-        select 'read', 'files_with_long', 'documents', count(distinct {SOURCE_FILE})
-        from listed where text_format = 'document' and raw_characters > {LONG_DOCUMENT}
+        select 'read', 'files_with_long', 'documents', count(distinct {SOURCE_FILE}) from {LONG_DOCUMENTS}
         union all
         select 'guard', 'kept', 'in_evaluation_set', nullif(count(*), 0)
         from listed where stage is null and guard_hits > 0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from data.catalog import FunnelRow, Version
-from data.refresh.funnel import LONG_DOCUMENT
+from data.refresh.funnel import LONG_ADVICE, LONG_DOCUMENT
 from data.refresh.gates import Gate
 from data.refresh.plan import Plan, is_changed
 from data.refresh.settings import advice_for
@@ -147,8 +147,5 @@ def describe_left_out(result: RefreshResult) -> list[str]:
     if files := [f"{count:,} as {_LAYOUTS[layout]}" for layout, count in result.counts("files_read_as")]:
         lines.append(f"text files read: {', '.join(files)}")
     for _, count in result.counts("files_with_long"):
-        lines.append(
-            f"{count:,} of them with a document of over {LONG_DOCUMENT:,} characters: "
-            "if each line is one, set --reading.text-format lines; if blank lines part them, bert"
-        )
+        lines.append(f"{count:,} of them with a document of over {LONG_DOCUMENT:,} characters: {LONG_ADVICE}")
     return lines

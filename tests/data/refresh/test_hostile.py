@@ -199,6 +199,11 @@ def test_a_source_that_cannot_be_read_says_why_and_makes_no_catalog(tea, write):
     for name, content, why in (
         ("cut.jsonl.gz", cut, "1 unreadable_file; first: .*#.*ended before the end.* refresh again once"),
         ("fields.jsonl", other, "1 no_text_field; .*--reading.text-field NAME"),
+        (
+            "long.txt",
+            b"tea, " * 30_000,
+            "1 .*: no version was made; .*if each line is a document, set --reading",
+        ),
     ):
         with pytest.raises(InputError, match=f"no document of .* can be used .*{why}"):
             tea.refresh(source=(str(write(name, content)),))
