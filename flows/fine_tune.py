@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from albert import finetuning, reports
 from albert.evaluation import Comparison, judge, metric_name
-from albert.finetuning import FineTuneSettings, KeptModels, Run, SeedRun, run_key
+from albert.finetuning import QUIET_SECONDS, FineTuneSettings, KeptModels, Run, SeedRun, run_key
 from data.catalog import record_evaluations
 from data.workers import worker_pool
 from data.workspace import Workspace
@@ -124,11 +126,16 @@ class _Cache:
                 tasks[key] = partial(train, *call) if self.pool is None else train.submit(*call).result
         move = begin_progress(runs[0].candidate.data.task.name, f"of {len(runs)} runs")
         found: list[SeedRun] = []
+        began = told = time.monotonic()
         for key, run in zip(keys, runs, strict=True):
             found.append(tasks[key]())
             if self.keep:
                 self.keep.drop_worse(run.candidate, key, found[-1].dev_score)
-            move(len(found) / len(runs))
+            done, now = len(found), time.monotonic()
+            move(done / len(runs))
+            if now - told >= QUIET_SECONDS and done < len(runs):
+                told, left = now, (now - began) / done * (len(runs) - done)
+                say(f"{done} of {len(runs)} runs, {timedelta(seconds=round(left))} left")
         return found
 
     def train_again(self, run: Run) -> None:

@@ -17,6 +17,7 @@ from .settings import FineTuneRunning as FineTuneRunning
 from .settings import FineTuneSettings as FineTuneSettings
 from .settings import TuningOptions as TuningOptions
 from .settings import parse_models as parse_models
+from .training import QUIET_SECONDS as QUIET_SECONDS
 from .training import Candidate as Candidate
 from .training import Run as Run
 from .training import SeedRun as SeedRun

@@ -10,8 +10,10 @@ from __future__ import annotations
 import copy
 import math
 import multiprocessing
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -24,7 +26,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from albert.checkpoints import AutoEncoder, load_start, names_checkpoint
-from albert.evaluation import EpochRecord, SeedResult, SweepPoint, leaves_chance, score
+from albert.evaluation import EpochRecord, SeedResult, SweepPoint, leaves_chance, metric_name, score
 from albert.finetuning.encoding import Encoded, Predictions
 from albert.finetuning.exporting import FineTuned, save_fine_tuned
 from albert.finetuning.learner import Learner, find_learner
@@ -40,6 +42,7 @@ from albert.tasks import read_task as read_splits
 from data.errors import InputError
 
 _PREDICTED_TOKENS = 8192  # in a batch
+QUIET_SECONDS = 30  # between two lines about a run
 UNTRAINED = SeedResult(seed=0, learning_rate=0.0, dev={}, seconds=0.0)
 
 
@@ -302,7 +305,7 @@ def _train(
     metric = data.task.metrics[0]
     best_value, best_epoch = -math.inf, 0
     weights: dict[str, Tensor] = {}
-    curve, seconds = [], 0.0
+    curve, seconds, told = [], 0.0, time.monotonic()
     for epoch, (loss, took) in enumerate(_train_epochs(candidate, model, seed, learning_rate), 1):
         seconds += took
         value = candidate.scores(predict(candidate, model, "dev"))[metric]
@@ -310,6 +313,11 @@ def _train(
         if value > best_value:
             best_value, best_epoch = value, epoch
             weights = copy.deepcopy(model.state_dict())
+        if time.monotonic() - told >= QUIET_SECONDS:
+            told = time.monotonic()
+            place = f"{candidate.name}, seed {seed} at {learning_rate:g}: epoch {epoch} of {settings.epochs}"
+            with suppress(OSError):  # a closed terminal is no reason to stop
+                tqdm.write(f"{place}, dev {metric_name(metric)} {100 * value:.2f}", file=sys.stderr)
         if epoch - best_epoch >= settings.optimizer.patience:
             break
     model.load_state_dict(weights)

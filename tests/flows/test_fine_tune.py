@@ -112,7 +112,10 @@ def test_an_average_and_a_copy_have_read_what_their_checkpoints_have(place, tmp_
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("prefect_server")
-def test_a_report_names_a_corpus_too_large_to_be_searched_unasked(place, monkeypatch, tokenizer, write):
+def test_a_comparison_says_how_far_it_is_and_names_a_corpus_too_large_to_be_searched_unasked(
+    place, monkeypatch, tokenizer, write, capsys
+):
+    monkeypatch.setattr("flows.fine_tune.QUIET_SECONDS", 0)
     monkeypatch.setattr("flows.orchestration.measurements.MOST_SEARCHED", 100)
     first = place.model("first") / "checkpoint-1"
     assert read_by(place, first, general="general") == [()]
@@ -123,6 +126,7 @@ def test_a_report_names_a_corpus_too_large_to_be_searched_unasked(place, monkeyp
     plan = plan_fine_tuning(options)
     (note,) = flow(lambda: fine_tune.compare(options, plan).notes, name="compare")()
     assert "not searched for texts of the task: tea" in note and "--corpora.domain tea searches it" in note
+    assert "\n10 of 11 runs, 0:00:00 left\n" in capsys.readouterr().err
 
 
 def test_what_is_printed_of_a_comparison_names_the_model_that_stayed_at_chance_level(tmp_path):

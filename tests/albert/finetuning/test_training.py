@@ -87,6 +87,14 @@ def test_shuffled_labels_score_at_chance_and_are_counted_as_stuck(split_files, m
     assert all(a.curve != b.curve for a, b in zip(model.seeds, first.seeds, strict=True))
 
 
+def test_a_run_that_takes_long_says_how_far_it_is(split_files, model_folder, monkeypatch, capsys):
+    monkeypatch.setattr("albert.finetuning.training.QUIET_SECONDS", 0)
+    settings = quick(split_files, model_folder, epochs=2, seeds=(0,))
+    ((seed,),) = [model.seeds for model in fine_tune(settings).models]
+    lines = [f"epoch {point.epoch} of 2, dev accuracy {100 * point.dev:.2f}" for point in seed.curve]
+    assert [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines()] == lines
+
+
 def test_whether_a_run_left_chance_level_is_judged_on_test(split_files, model_folder):
     shuffle_labels(split_files["test"])
     (model,) = fine_tune(quick(split_files, model_folder, epochs=6, seeds=(0,))).models
