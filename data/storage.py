@@ -175,7 +175,8 @@ def expand(source: str) -> list[str]:
         paths = [one for name in glob.glob(str(path), recursive=True) for one in _entries(Path(name))]
         if not paths:
             place = "" if path.is_absolute() else f" in {Path.cwd()}"
-            raise InputError(f"source {source} does not exist{place}")
+            hub = ": the Hub's datasets are hf://datasets/OWNER/NAME" if source.startswith("hf:") else ""
+            raise InputError(f"source {source} does not exist{place}{hub}")
     if not any(map(os.path.isfile, paths)):
         raise InputError(f"source {source} holds no file that can be read")
     return sorted(set(paths))

@@ -340,6 +340,7 @@ def test_a_huge_document_is_cut_into_several_at_the_same_places_whatever_is_held
         ("HERE/empty", "holds no file"),
         ("no/*.txt", f"no/.* does not exist in {Path.cwd()}"),
         ("~/no/*.txt", "~/no/.* does not exist$"),
+        ("hf:o/n", "hf:o/n does not exist in .*: the Hub's datasets are hf://datasets/OWNER/NAME$"),
         (" ", "an empty source"),
         ("HERE/a.docx", "not a supported input"),
     ],

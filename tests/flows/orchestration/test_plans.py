@@ -184,6 +184,11 @@ def test_what_cannot_work_is_refused_in_a_line(job, change, message, workspace, 
     assert sorted(workspace.rglob("*")) == before
 
 
+@pytest.mark.parametrize("job", ["fine-tune", "end-to-end"])
+def test_dev_and_test_may_be_parts_of_train(job, tmp_path):
+    assert plan(job, values(job, {"dev": None, "test": None}, tmp_path, ""))
+
+
 def test_what_is_set_beside_the_demonstration_takes_precedence(tmp_path):
     given = {"demo": True, "steps": 7, "workspace": str(tmp_path)}
     given["fine_tuning"] = {"epochs": 2, "batch_size": 8}
