@@ -138,7 +138,7 @@ def _part(task: Task, splits: Mapping[str, Split]) -> tuple[dict[str, Split], st
     counts = " and ".join(f"{len(parted[name].examples):,} for {name}" for name in names)
     line = f"of {len(whole.examples):,} examples {counts} were set aside, alike texts together"
     every = {**splits, **parted}
-    return {name: every[name] for name in SHARES}, line
+    return {name: every[name] for name in ("train", *SHARES)}, line
 
 
 def _labels(task: Task, splits: Mapping[str, Split], dropped: int) -> tuple[str, ...]:
