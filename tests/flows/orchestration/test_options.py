@@ -13,7 +13,7 @@ from tests.commands import typed_as
 REQUIRED = {
     "refresh-corpus": {"corpus": "茶"},
     "continued-pretraining": {"corpus": "茶"},
-    "fine-tune": {"task": "lcqmc", "dev": "dev.tsv", "model": ["a"]},
+    "fine-tune": {"task": "lcqmc", "model": ["a"]},
     "train-tokenizer": {},
     "end-to-end": {},
     "lcqmc-experiment": {
