@@ -1,4 +1,4 @@
-"""`jixu corpus`: list corpora, keep them tidy, find new words of a field, copy a workspace to and from S3."""
+"""`jixu corpus`: look at corpora, tidy them, find new words of a field, copy a workspace to and from S3."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from data import catalog, locks, publication, refresh, segmentation, sources
-from data.errors import InputError
+from data.errors import InputError, masked
 from data.files import check_output
 from data.segmentation import MIN_COHESION, MIN_COUNT, MIN_FREEDOM
 from data.storage import RemoteFolder
@@ -16,7 +16,7 @@ from data.terminal import make_app, run_app
 from data.workspace import Workspace, local_folder
 
 corpus = make_app(
-    "corpus", "List corpora and keep them tidy, find new words of a field, copy a workspace to and from S3."
+    "corpus", "Look at corpora, tidy them, find new words of a field, copy a workspace to and from S3."
 )
 _READING = sources.SourceRules()
 
@@ -37,6 +37,27 @@ def list_versions(*, workspace: str | None = None) -> None:
     for name, version, documents, instances, tokens, created in versions:
         sizes = f"{documents:,} documents, {instances:,} instances, {tokens:,} tokens"
         print(f"{name} version {version}: {sizes}, {created}")
+
+
+@corpus.command
+def dropped(corpus: str, /, *, each: int = 3, workspace: str | None = None) -> None:
+    """Show some of the documents that a corpus left out, by reason.
+
+    Args:
+        corpus: Name of the corpus.
+        each: Largest number for each reason.
+        workspace: Folder or URL of the workspace.
+    """
+    if each < 1:
+        raise InputError(f"each={each}: it must be 1 or more")
+    with (
+        publication.working_copy(workspace, read_only=True) as copy,
+        catalog.open_workspace(copy.root) as statistics,
+    ):
+        shown = statistics.dropped(corpus, each).fetchall()
+    for place, _, reason, characters, beginning in shown:
+        text = f", {characters:,} characters: {' '.join(beginning.split())}" if beginning else ""
+        print(f"{reason}\t{masked(place)}{text}")
 
 
 @corpus.command

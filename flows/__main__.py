@@ -28,7 +28,7 @@ SERVICES = {
 }
 GROUPS = {
     "predict": "labels and probabilities by a fine-tuned model",
-    "corpus": "list, words, gc, remove, compact, pull, push, unlock",
+    "corpus": "list, dropped, words, gc, remove, compact, pull, push, unlock",
     "checkpoint": "sizes, inspect, convert, diff, average, card, push",
     "report": "compare, schema",
 }

@@ -77,7 +77,7 @@ _VIEWS = {
     "documents": """
         doc_id varchar, source_uri varchar, chars bigint, sentences bigint, words bigint,
         first_version integer, dropped_stage varchar, dropped_reason varchar, duplicate_of varchar,
-        guard_hits integer, perplexity double, language varchar, has_order boolean""",
+        guard_hits integer, perplexity double, language varchar, has_order boolean, beginning varchar""",
     "document_texts": """
         doc_id varchar, source_uri varchar, text varchar, words varchar[][], word_count bigint""",
     "instances": """

@@ -112,14 +112,19 @@ class Statistics:
             [corpus, require_version(self.db, corpus).version],
         )
 
-    def dropped(self, corpus: str) -> duckdb.DuckDBPyRelation:
-        """List every document that was not used, with its place and the reason."""
+    def dropped(self, corpus: str, each: int | None = None) -> duckdb.DuckDBPyRelation:
+        """List the documents that were not used, with place, reason and first characters.
+
+        With `each`, at most as many for each reason, always the same ones.
+        """
+        numbered = "row_number() over (partition by dropped_reason order by hash(source_uri), doc_id)"
         return self.sql(
-            """
-            select source_uri, dropped_stage, dropped_reason, chars from documents
-            where corpus = ? and dropped_reason is not null
+            f"""
+            select source_uri, dropped_stage, dropped_reason, chars, beginning from documents
+            where corpus = $corpus and dropped_reason is not null
+            {f"qualify {numbered} <= $each" if each else ""} order by dropped_reason, source_uri, chars
             """,
-            [self._intact(corpus)],
+            {"corpus": self._intact(corpus), **({"each": each} if each else {})},
         )
 
     def lengths(self, corpus: str) -> duckdb.DuckDBPyRelation:

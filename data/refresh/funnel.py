@@ -130,7 +130,8 @@ def write_index(
                     as first_version,
                 stage as dropped_stage, reason as dropped_reason,
                 coalesce(near.duplicate_of, listed.duplicate_of) as duplicate_of, perplexity,
-                guard_hits, language, case when stage is null then has_order end as has_order
+                guard_hits, language, case when stage is null then has_order end as has_order,
+                case when stage is not null then beginning end as beginning
             from listed left join counted using (doc_id) left join previous using (doc_id)
                 left join near using (doc_id)
             order by position

@@ -28,7 +28,7 @@ from data.instances import list_column
 from data.refresh.settings import RefreshSettings
 from data.sources import REPLACEMENT, Dropped, RawDocument, SourceRules, document_id, read_documents
 
-READING_VERSION = 25  # raise it when cleaning, splitting or filtering change what they give
+READING_VERSION = 26  # raise it when cleaning, splitting or filtering change what they give
 
 # everything some sources held in order, dropped documents included; stored as long as a version uses it
 LISTING = pa.schema(
@@ -42,6 +42,7 @@ LISTING = pa.schema(
         ("sentences", pa.int32()),
         ("encoding", pa.string()),  # of its file; null for UTF-8
         ("text_format", pa.string()),  # as its file was read, if that is plain text
+        ("beginning", pa.string()),  # of its cleaned text
         ("undecodable", pa.int32()),  # characters that could not be decoded, removed
         ("placeholders", pa.map_(pa.string(), pa.int32())),  # personal data replaced, by kind
         ("guard_hits", pa.int32()),  # n-grams of guarded evaluation sets in it
@@ -59,6 +60,7 @@ STAGED = pa.schema([("doc_id", pa.string()), ("source_uri", pa.string()), ("text
 _AS_READ = ("source", "doc_id", "source_uri", "raw_characters", "encoding", "text_format", "undecodable")
 _BATCH_CHARACTERS = 1 << 18  # in memory at once
 _BATCH_ROWS = 50_000
+_BEGINNING = 100  # characters
 
 
 class _Item(NamedTuple):
@@ -174,6 +176,7 @@ def _listing_table(batch: _Batch, settings: RefreshSettings, staged_row: int) ->
     lengths = pa.array(measures.sentence_lengths.astype(np.int32))
     columns = {
         **{name: [getattr(item, name) for item in items] for name in _AS_READ},
+        "beginning": [item.text[:_BEGINNING] or None for item in items],
         "staged_row": pa.array(staged_row + np.cumsum(is_kept) - 1, mask=~is_kept),
         "characters": measures.characters,
         "sentences": np.diff(measures.first_sentence),

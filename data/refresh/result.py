@@ -134,7 +134,7 @@ def describe_left_out(result: RefreshResult) -> list[str]:
     """Describe documents left out, encodings and text files, a line each if there are any."""
     lines = []
     if left_out := result.counts("documents"):
-        lines += describe_reasons(left_out, ", each a row of the view documents")
+        lines += describe_reasons(left_out, f" (some by: jixu corpus dropped {result.corpus})")
     if guarded := dict(result.counts("characters")).get("in_evaluation_set"):
         lines.append(
             f"in_evaluation_set: {guarded:,} characters, as documents go whole; where set phrases are "

@@ -94,11 +94,14 @@ def publish_table(kind: str, name: str, rows: Iterable[Mapping[str, object]], de
 
 
 def publish_refresh(workspace: Workspace, result: RefreshResult) -> None:
-    """The funnel of a corpus, and what the gates before the commit measured."""
+    """The funnel of a corpus, some documents it dropped, and what the gates before the commit measured."""
     version = f"{result.corpus} version {result.version}"
     with Statistics(workspace) as statistics:
         rows = statistics.funnel(result.corpus).to_arrow_table().to_pylist()
+        dropped = statistics.dropped(result.corpus, 3).to_arrow_table().to_pylist()
     publish_table("funnel", result.corpus, rows, f"{version}: what went in and out of each stage")
+    if dropped:
+        publish_table("dropped", result.corpus, dropped, f"{version}: up to three documents for each reason")
     publish_table(
         "gates", result.corpus, map(asdict, result.gates), f"{version}: each value is within its bounds"
     )

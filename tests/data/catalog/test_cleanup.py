@@ -190,6 +190,13 @@ def test_a_corpus_is_removed_with_the_share_that_it_held_out(made, tmp_path, cap
     assert main(["corpus", "list", *workspace]) == 0
     *_, tea, one = capsys.readouterr().out.splitlines()
     assert tea.startswith("tea version 1: ") and one.startswith("trial version 1: 4 documents, ")
+    trial.write_text(trial.read_text("utf-8") + '\n{"text": "茶。"}\n{"text": 6}', "utf-8")
+    made.refresh(corpus="trial", source=(str(trial),))
+    assert main(["corpus", "dropped", "trial", *workspace]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"text_not_string\t{trial}#line=6",
+        f"too_short\t{trial}#line=5, 2 characters: 茶。",
+    ]
     assert main(["corpus", "remove", "trial", *workspace]) == 0 and "trial is gone" in capsys.readouterr().out
     assert files(made) == others and share() == before
     assert made.ask("select distinct corpus from shards") == [("tea",)]
@@ -210,6 +217,7 @@ def test_what_cannot_be_tidied_is_refused_and_no_file_goes(made, capsys, monkeyp
         (["remove", "tea", "--workspace", "misspelt"], "no catalog in misspelt"),
         (["compact", "--corpus", "tea", "--workspace", "misspelt"], "no catalog in misspelt"),
         (["gc", "--keep", "0"], "keep=0: it must be 1 or more"),
+        (["dropped", "tea", "--each", "0"], "each=0: it must be 1 or more"),
         (["words", "--corpus", "tea", "--limit=-3"], "limit=-3: it must be 1 or more"),
         (["words", "--source", "a.txt", "b.txt"], "'b.txt' belongs to no option"),
     ):

@@ -182,10 +182,15 @@ def test_repeated_short_and_foreign_documents_are_counted(corpus):
         assert lost["filter", "documents", "too_little_chinese"] == 1
         assert lost["deduplicate", "documents", "duplicate"] == repeated
         assert len(statistics.dropped("茶").fetchall()) == repeated + 2
+        again, english, short = statistics.dropped("茶", each=1).project("beginning").fetchall()
+        assert again[0] in {text.replace("\n", "")[:100] for text in sample_texts()}
+        assert (english, short) == (("Nothing here is written in Chinese.",), ("茶。",))
+        kept = "select count(beginning) from documents where dropped_reason is null"
+        assert statistics.sql(kept).fetchall() == [(0,)]
         lost_documents = [("duplicate", repeated), ("too_little_chinese", 1), ("too_short", 1)]
         assert result.counts("documents") == lost_documents
         assert describe_left_out(result) == [
-            f"left out {repeated + 2} document(s), each a row of the view documents: {repeated} duplicate, "
+            f"left out {repeated + 2} document(s) (some by: jixu corpus dropped 茶): {repeated} duplicate, "
             "1 too_little_chinese, 1 too_short",
             "decoded: 1 from gb18030",
             "removed 3 URL(s) from the text",

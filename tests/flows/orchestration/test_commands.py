@@ -189,7 +189,7 @@ def test_the_whole_way_in_one_flow(tmp_path, prefect_server, vocabulary_file):
     reasons = ask(tmp_path / "w", "select dropped_reason from documents where corpus = 'domain'")
     assert reasons.count(("in_evaluation_set",)) == len(read)
     # the report's place, as no server shows it
-    keys = ["funnel-general", "funnel-domain", "progress-topics"]
+    keys = ["funnel-general", "funnel-domain", "dropped-domain", "progress-topics"]
     keys += [f"{kind}-end-to-end-topics" for kind in ("verdict", "report")]
     with get_client(sync_client=True) as client:
         named = ArtifactFilter(key=ArtifactFilterKey(any_=keys))
