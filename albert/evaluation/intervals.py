@@ -47,6 +47,7 @@ class Estimate(NamedTuple):
     half_width: float | None = None  # None: cannot be told, and neither can the others
     degrees: float | None = None
     p_value: float | None = None  # two-sided
+    least_half_width: float | None = None  # about what it would be with any number of units
 
 
 def estimate(*arms: np.ndarray, fewest: int = FEWEST_EXAMPLES) -> Estimate:
@@ -60,7 +61,7 @@ def estimate(*arms: np.ndarray, fewest: int = FEWEST_EXAMPLES) -> Estimate:
     mean = float(of_examples.mean())
     if n < fewest:
         return Estimate(mean)
-    own = float(of_examples.var(ddof=1)) / n  # Qi, which holds every arm's Qr
+    own = left = float(of_examples.var(ddof=1)) / n  # Qi, which holds every arm's Qr
     units = []  # Qu and degrees of each arm in which units differ by more than Qr
     for arm in (arm for arm in arms if len(arm) > 1):
         U = len(arm)
@@ -68,16 +69,23 @@ def estimate(*arms: np.ndarray, fewest: int = FEWEST_EXAMPLES) -> Estimate:
         rest = arm - of_units - arm.mean(0) + arm.mean()
         between = float(of_units.var(ddof=1)) / U
         unexplained = float((rest**2).sum()) / ((U - 1) * (n - 1)) / (U * n)
+        left -= unexplained
         if between > unexplained:
             units.append((between, U - 1))
             own -= unexplained
-    parts = [*units, (max(own, 0.0), _degrees(of_examples))]
+    nu = _degrees(of_examples)
+    parts = [*units, (max(own, 0.0), nu)]
     variance = sum(part for part, _ in parts)
     if variance < _ROUNDING**2:
         return Estimate(mean)
     degrees = variance / sum(part / of_part for part, of_part in parts)
-    half_width = float(stdtrit(degrees, (1 + CONFIDENCE) / 2)) * variance**0.5
-    return Estimate(mean, half_width, degrees, float(2 * stdtr(degrees, -abs(mean) / variance**0.5)))
+    half_width = _half_width(degrees, variance)
+    p_value = float(2 * stdtr(degrees, -abs(mean) / variance**0.5))
+    return Estimate(mean, half_width, degrees, p_value, min(half_width, _half_width(nu, max(left, 0.0))))
+
+
+def _half_width(degrees: float, variance: float) -> float:
+    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2)) * variance**0.5
 
 
 def _degrees(values: np.ndarray) -> float:

@@ -232,6 +232,7 @@ class Difference:
     values: tuple[float, ...]  # one for each seed, or for each pretraining run of the model
     left_out: int = 0  # examples of which a corpus that only one of the two read may hold a text
     half_width: float | None = None  # of the 95% interval; None: it cannot be told
+    least_half_width: float | None = None  # about what it would be with any number of seeds or runs
     degrees: float | None = None  # of freedom
     p_value: float | None = None  # two-sided, of this difference alone
     adjusted_p: float | None = None  # the primary one's own; of the others Holm's, for their number

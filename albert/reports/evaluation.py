@@ -109,6 +109,21 @@ def _scope(comparison: Comparison) -> Iterator[str]:
         yield f"{counted(len(set(comparison.groups)), 'group')} of examples are taken whole"
     if len(comparison.models) > 2 and comparison.primary:
         yield f"the primary contrast is {comparison.primary} against {comparison.models[0].name}"
+    yield from _what_would_help(comparison)
+
+
+def _what_would_help(comparison: Comparison) -> Iterator[str]:
+    """Say how far more seeds, or pretraining runs, could narrow the interval of an unclear change."""
+    first, subject = comparison.models[0], comparison.subject
+    primary = comparison.difference(subject.name)
+    if primary is None or primary.is_clear or primary.least_half_width is None or subject.is_fixed:
+        return
+    units = "pretraining runs" if max(len(one.checkpoints) for one in (first, subject)) > 1 else "seeds"
+    yield (
+        f"with any number of {units} the primary change would be known to about "
+        f"± {points(primary.least_half_width)}, now ± {points(primary.half_width)}; "
+        f"only more examples of {comparison.split} narrow that"
+    )
 
 
 def scores_table(comparison: Comparison) -> Table:

@@ -83,6 +83,22 @@ def test_runs_of_a_recipe_are_the_units_in_whatever_order_and_the_page_says_so()
     assert max(found) == pytest.approx(min(found))
 
 
+def test_a_change_that_is_not_clear_says_what_more_seeds_or_runs_could_do():
+    helps = "With any number of {} the primary change would be known to about ± {}, now ± {}; only more "
+    assert "With any number of" not in protocol(comparison(BASE, BETTER))
+    scores = [0.67, 0.75, 0.79]
+    for runs, names, units in (
+        (scores, "a", "seeds"),
+        (np.repeat(scores, 3), "abc", "pretraining runs"),
+    ):
+        other = replace(model("other", runs), checkpoints=tuple(names))
+        found = comparison(BASE, other)
+        (change,) = found.differences
+        assert 0 < change.least_half_width < change.half_width
+        widths = (f"{100 * width:.1f}" for width in (change.least_half_width, change.half_width))
+        assert helps.format(units, *widths) in protocol(found)
+
+
 @pytest.mark.parametrize(
     "read, expected",
     [

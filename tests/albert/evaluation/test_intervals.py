@@ -78,6 +78,16 @@ def test_runs_that_are_not_paired_are_arms_of_their_own(first, second):
     assert 93 <= coverage(simulate(draw, 10 * RUNS)) <= 97
 
 
+@pytest.mark.parametrize("own", [0.1, 0.7])
+@pytest.mark.parametrize("U", [3, 5])
+def test_few_units_foretell_the_interval_of_many(U, own):
+    rng = np.random.default_rng(0)
+    few = [estimate(crossed(rng, U, 60, 1.0, own)) for _ in range(RUNS)]
+    many = [estimate(crossed(rng, 1000, 60, 1.0, own)).half_width for _ in range(100)]
+    assert np.mean([one.least_half_width for one in few]) == pytest.approx(np.mean(many), rel=0.03)
+    assert all(one.least_half_width <= one.half_width for one in few)
+
+
 def test_a_recipes_score_varies_with_the_seeds_that_its_runs_share():
     def draw(rng):
         runs = 2 * rng.normal(size=(1, 5, 1)) + 0.5 * rng.normal(size=(3, 5, 1))
