@@ -71,9 +71,9 @@ def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | No
 def _nothing_usable(db: duckdb.DuckDBPyConnection, plan: Plan) -> InputError:
     reasons = db.execute("select reason, count(*) from listed group by reason order by reason").fetchall()
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in reasons) or "nothing was in it"
-    unread = "select source_uri from listed where stage = 'read' order by position limit 1"
+    unread = "select source_uri, beginning from listed where stage = 'read' order by position limit 1"
     first = db.execute(unread).fetchone()
-    place = f"; first: {first[0]}" if first else ""
+    place = f"; first: {first[0]}" + (f" with {first[1]}" if first[1] else "") if first else ""
     names = ", ".join(source if isinstance(source, str) else source.path for source in plan.settings.source)
     is_long = db.execute(f"from {LONG_DOCUMENTS}").fetchone()
     advice = "".join(f"; {one}" for one in (*advice_for(dict(reasons)), *([LONG_ADVICE] if is_long else [])))

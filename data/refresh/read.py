@@ -42,7 +42,7 @@ LISTING = pa.schema(
         ("sentences", pa.int32()),
         ("encoding", pa.string()),  # of its file; null for UTF-8
         ("text_format", pa.string()),  # as its file was read, if that is plain text
-        ("beginning", pa.string()),  # of its cleaned text
+        ("beginning", pa.string()),  # of its cleaned text; of a row without the field to read, its fields
         ("undecodable", pa.int32()),  # characters that could not be decoded, removed
         ("placeholders", pa.map_(pa.string(), pa.int32())),  # personal data replaced, by kind
         ("guard_hits", pa.int32()),  # n-grams of guarded evaluation sets in it
@@ -75,6 +75,7 @@ class _Item(NamedTuple):
     undecodable: int = 0
     placeholders: dict[str, int] = {}
     text: str = ""
+    beginning: str = ""
     sentences: Sequence[str] = ()
     dropped: tuple[str, str] | None = None  # stage and reason
 
@@ -120,7 +121,8 @@ def _batches(uris: Sequence[str], settings: RefreshSettings) -> Iterator[_Batch]
         for found in read_documents(uri, text_format=reading.text_format, text_field=reading.text_field):
             if isinstance(found, Dropped):
                 why = "read", found.reason
-                items.append(_Item(source, found.source_uri, found.characters, dropped=why))
+                shown = found.fields[:_BEGINNING]
+                items.append(_Item(source, found.source_uri, found.characters, beginning=shown, dropped=why))
             else:
                 items.append(_clean(source, found, settings))
                 size += len(found.text)
@@ -143,6 +145,7 @@ def _clean(source: int, raw: RawDocument, settings: RefreshSettings) -> _Item:
         raw.text.count(REPLACEMENT),
         placeholders,
         text,
+        text[:_BEGINNING],
         split_sentences(text),
     )
 
@@ -176,7 +179,7 @@ def _listing_table(batch: _Batch, settings: RefreshSettings, staged_row: int) ->
     lengths = pa.array(measures.sentence_lengths.astype(np.int32))
     columns = {
         **{name: [getattr(item, name) for item in items] for name in _AS_READ},
-        "beginning": [item.text[:_BEGINNING] or None for item in items],
+        "beginning": [item.beginning or None for item in items],
         "staged_row": pa.array(staged_row + np.cumsum(is_kept) - 1, mask=~is_kept),
         "characters": measures.characters,
         "sentences": np.diff(measures.first_sentence),

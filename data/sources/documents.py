@@ -49,6 +49,7 @@ class Dropped:
     source_uri: str
     reason: str
     characters: int = 0
+    fields: str = ""  # names of the columns or fields, where none of them is the one to read
 
 
 Item = RawDocument | Dropped
@@ -79,7 +80,8 @@ _SUFFIXES_OF = {
 SUFFIXES = {suffix: kind for kind, suffixes in _SUFFIXES_OF.items() for suffix in suffixes}
 ARCHIVES = (".zip", ".tar")
 ARTICLE = '<doc id="'  # begins an article in the files of WikiExtractor, which are named wiki_00 or joined
-TEXT_FIELDS = ("text", "content", "正文", "内容")  # the first of these that exists, unless one is named
+# the first of these that exists, unless one is named
+TEXT_FIELDS = ("text", "content", "正文", "内容", "文本", "评论")
 MAX_DOCUMENT_CHARACTERS = 1_000_000  # a longer document is cut into several
 MAX_HELD_CHARACTERS = 4 * MAX_DOCUMENT_CHARACTERS  # held of a text file before it is cut
 MAX_PAGE_CHARACTERS = 8 << 20  # a page of markup is parsed whole
@@ -353,7 +355,7 @@ def _from_rows(uri: str, rows: Iterable[Row], rules: SourceRules) -> Iterator[It
         elif not isinstance(row, dict):
             yield Dropped(row_uri, "not_an_object", size)
         elif not fields or not row.keys() >= set(fields):
-            yield Dropped(row_uri, "no_text_field", size)
+            yield Dropped(row_uri, "no_text_field", size, ", ".join(row))
         elif not (texts := _texts_of([row[name] for name in fields])):
             yield Dropped(row_uri, "text_not_string", size)
         else:
@@ -407,7 +409,7 @@ def _read_parquet(uri: str, source: IO[bytes], rules: SourceRules) -> Iterator[I
     names = file.schema_arrow.names
     fields = _named_fields(rules) or [name for name in TEXT_FIELDS if name in names][:1]
     if not fields or not set(names) >= set(fields):
-        yield Dropped(uri, "no_text_field")
+        yield Dropped(uri, "no_text_field", fields=", ".join(names))
         return
     batches = file.iter_batches(batch_size=1024, columns=fields)
     columns = ([_values_of(batch.column(name)) for name in fields] for batch in batches)

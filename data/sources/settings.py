@@ -17,7 +17,8 @@ class SourceRules:
     """Format of .txt files; bert: a sentence a line, an empty line between documents; lines: a document a
     line; wrapped: lines of a fixed width, which are joined."""
     text_field: str | None = None
-    """Field or column with the text, or several as title,answer; by default text, content, 正文 or 内容."""
+    """Field or column with the text, or several as title,answer; by default text, content, 正文, 内容, 文本
+    or 评论."""
     allow_loopback: bool = False
     """Read URLs of this machine too (127.0.0.1); link-local ones are never read."""
 

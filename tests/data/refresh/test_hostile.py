@@ -198,7 +198,7 @@ def test_a_source_that_cannot_be_read_says_why_and_makes_no_catalog(tea, write):
     cut, other = gzip.compress(rows(A), mtime=0)[:10], rows(A).replace(b"text", "病历".encode())
     for name, content, why in (
         ("cut.jsonl.gz", cut, "1 unreadable_file; first: .*#.*ended before the end.* refresh again once"),
-        ("fields.jsonl", other, "1 no_text_field; .*--reading.text-field NAME"),
+        ("fields.jsonl", other, "1 no_text_field; first: .*#line=1 with 病历.*: .*--reading.text-field NAME"),
         (
             "long.txt",
             b"tea, " * 30_000,

@@ -72,7 +72,8 @@ def test_the_texts_of_several_fields_are_one_document(write, kind):
     assert texts(path, text_field="title, desc,answer") == expected + empty
     assert reasons(path, text_field="answer,title") == ({} if empty else {"text_not_string": 1})
     assert texts(path, text_field="answer,title")[1] == f"{SECOND}\n问水"
-    assert set(reasons(path, text_field="title,body")) == {"no_text_field"}
+    wrong = list(read_documents(path, text_field="title,body"))
+    assert {(one.reason, one.fields) for one in wrong} == {("no_text_field", "title, desc, answer")}
     wrapped = "\n".join((FIRST * 20)[at : at + 20] for at in range(0, len(FIRST) * 20, 20))
     path = write("wrapped.jsonl", dumps({"title": FIRST * 2, "answer": wrapped}))
     assert texts(path, text_field="title,answer") == [f"{FIRST * 2}\n{FIRST * 20}"]
