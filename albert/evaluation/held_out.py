@@ -103,13 +103,15 @@ def scores_of(sums: np.ndarray, documents: np.ndarray) -> dict[str, float]:
 
 
 def changes_of(before: np.ndarray, after: np.ndarray, documents: np.ndarray) -> dict[str, float]:
-    """By how much the MLM loss and accuracy changed, from the sums [R, 6] of the same instances and masks.
+    """By how much MLM loss and accuracy and SOP accuracy changed, from the sums [R, 6] of the same instances.
 
     The interval is paired: what makes a document hard before and after cancels out.
     """
     differences = after - before
-    differences[:, _MLM_COUNT] = after[:, _MLM_COUNT]
-    changes = {f"{name}_change": columns for name, columns in _MLM.items()}
+    counts = [_MLM_COUNT, _SOP_COUNT]
+    differences[:, counts] = after[:, counts]
+    shown = _MLM | {"sop_accuracy": _SOP["sop_accuracy"]}
+    changes = {f"{name}_change": columns for name, columns in shown.items()}
     return _ratios(differences, documents, changes, least=-np.inf)
 
 

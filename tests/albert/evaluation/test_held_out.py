@@ -99,7 +99,11 @@ def test_outcomes_kept_as_text_give_the_interval_of_the_sums():
     before[3:, 2] = rng.integers(5, 20, 60)  # three instances without a mask
     after = before.copy()
     before[:, 1], after[:, 1] = rng.binomial(before[:, 2].astype(int), 0.4), rng.integers(0, before[:, 2] + 1)
+    before[:50, 5] = after[:50, 5] = 2  # pairs, in both orders
+    before[:50, 4], after[:50, 4] = rng.integers(0, 3, (2, 50))
     changes = changes_of(before, after, documents)
+    low, of_order, high = (changes[f"sop_accuracy_change{end}"] for end in ("_low", "", "_high"))
+    assert low < of_order < high and of_order == (after[:, 4] - before[:, 4]).sum() / 100
     kept = [Intrinsic(general_outcomes=outcomes_of(sums, documents)) for sums in (before, after)]
     _, better = comparison(*(model("m", [0.8], intrinsic=one) for one in kept)).models
     ends = (better.drift, better.drift - better.drift_half_width, better.drift + better.drift_half_width)
