@@ -40,6 +40,7 @@ _CORRECTED = (
     "before the run. Bold: p < 0.05."
 )
 _MUCH_OVERLAP = 0.1  # of the test examples are in dev
+_MOSTLY = 0.75  # of the examples have one label
 _NAMED = 3  # most models that a warning names; of more it gives the number
 
 
@@ -58,10 +59,13 @@ def protocol(comparison: Comparison) -> str:
     """How the scores were measured."""
     trained = any(seed.best_epoch for model in comparison.models for seed in model.seeds)
     examples = ", ".join(f"{name} {number(n)}" for name, n in comparison.examples.items())
+    chance = f"chance level on {comparison.split} is {points(comparison.chance)}"
+    if comparison.metric == "accuracy" and comparison.labels and comparison.chance > _MOSTLY:
+        chance += ", by one label for all; metric: macro_f1 in a task file counts every label alike"
     sentences = [
         *(_training(comparison) if trained else ["scored as the checkpoints are, without training"]),
         *_scope(comparison),
-        f"chance level on {comparison.split} is {points(comparison.chance)}",
+        chance,
         f"examples: {examples}",
     ]
     if skipped := comparison.skipped:

@@ -339,6 +339,10 @@ def test_the_protocol_says_what_dev_chose_and_counts_starts_at_chance_level():
     assert "2 starts at chance level were abandoned and restarted. " in text
     stayed = "1 of 3 of 继续, 1 of 3 of the baseline rule"
     assert f" restarted. Runs that stayed at chance level: {stayed}. " in text
+    assert "Chance level on test is 50.0. " in text
+    for metric, told in (("accuracy", True), ("macro_f1", False)):
+        rare = protocol(replace(comparison(BASE, BETTER, chance=0.9), metric=metric))
+        assert ("is 90.0, by one label for all; metric: macro_f1 in a task file" in rare) == told
     one_rate = [replace(one, sweep=()) for one in (BASE, BETTER)]
     assert "The best epoch is chosen on dev, test is scored once." in protocol(comparison(*one_rate))
     text = protocol(comparison(one_rate[0], BETTER))
