@@ -123,11 +123,14 @@ def _what_would_help(comparison: Comparison) -> Iterator[str]:
     if primary is None or primary.is_clear or primary.least_half_width is None or subject.is_fixed:
         return
     units = "pretraining runs" if max(len(one.checkpoints) for one in (first, subject)) > 1 else "seeds"
-    yield (
-        f"with any number of {units} the primary change would be known to about "
-        f"± {points(primary.least_half_width)}, now ± {points(primary.half_width)}; "
-        f"only more examples of {comparison.split} narrow that"
-    )
+    now, left = points(primary.half_width), points(primary.least_half_width)
+    if primary.half_width and primary.least_half_width < primary.half_width / 2:
+        yield f"the ± {now} of the primary change is mostly due to the {units}: more of them would narrow it"
+    else:
+        yield (
+            f"of the ± {now} of the primary change about ± {left} would remain with any number of {units}: "
+            f"only more examples of {comparison.split} narrow that"
+        )
 
 
 def scores_table(comparison: Comparison) -> Table:
