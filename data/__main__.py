@@ -56,8 +56,9 @@ def dropped(corpus: str, /, *, each: int = 3, workspace: str | None = None) -> N
     ):
         shown = statistics.dropped(corpus, each).fetchall()
     for place, _, reason, characters, beginning in shown:
-        text = f", {characters:,} characters: {' '.join(beginning.split())}" if beginning else ""
-        print(f"{reason}\t{masked(place)}{text}")
+        size = f", {characters:,} characters" if characters else ""
+        text = f": {' '.join(beginning.split())}" if beginning else ""
+        print(f"{reason}\t{masked(place)}{size}{text}")
 
 
 @corpus.command

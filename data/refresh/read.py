@@ -121,7 +121,8 @@ def _batches(uris: Sequence[str], settings: RefreshSettings) -> Iterator[_Batch]
         for found in read_documents(uri, text_format=reading.text_format, text_field=reading.text_field):
             if isinstance(found, Dropped):
                 why = "read", found.reason
-                shown = found.fields[:_BEGINNING]
+                # a name in JSON may be half a character, which no file can hold
+                shown = "".join(one if one.isprintable() else "?" for one in found.fields[:_BEGINNING])
                 items.append(_Item(source, found.source_uri, found.characters, beginning=shown, dropped=why))
             else:
                 items.append(_clean(source, found, settings))

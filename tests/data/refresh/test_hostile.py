@@ -199,6 +199,7 @@ def test_a_source_that_cannot_be_read_says_why_and_makes_no_catalog(tea, write):
     for name, content, why in (
         ("cut.jsonl.gz", cut, "1 unreadable_file; first: .*#.*ended before the end.* refresh again once"),
         ("fields.jsonl", other, "1 no_text_field; first: .*#line=1 with 病历.*: .*--reading.text-field NAME"),
+        ("half.jsonl", b'{"\\ud800\\n": "\xe8\x8c\xb6"}', r"1 no_text_field; first: .* with \?\?\): "),
         (
             "long.txt",
             b"tea, " * 30_000,
